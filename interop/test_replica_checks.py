@@ -42,7 +42,7 @@ from interop.servers import (
 from tests.torture.disk_failures import can_mount, small_file_system
 
 from firetrail import Message
-from firetrail.broker.replica.hand_over.live_master_check import present_master
+from firetrail.broker.replica.hand_over.live_master_check import live_master
 from firetrail.remoting.connections.remoting_client import RemotingClient
 from firetrail.replication.ha.ha_probe import is_ha_port
 from firetrail.replication.replica.follower_status import FollowerState
@@ -260,7 +260,7 @@ async def test_a_master_that_runs_is_not_replaced_by_force(master: JavaMaster) -
     """Java does not know the request for the status of a broker, but tells its role."""
     client = RemotingClient()
     try:
-        found = await present_master(client, master.broker)
+        found = await live_master(client, master.broker)
     finally:
         await client.close()
     assert found.obstacle.startswith(f"its master {master.broker} runs, and messages that it acc")

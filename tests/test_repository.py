@@ -55,6 +55,11 @@ REGISTRY = re.compile(
 )
 # Words that begin a clause. A module head is a noun phrase that a reader can file.
 CLAUSE = re.compile(r"(?:What|Who|Whose|Whom|How|Which|Where|When|Why|Whether)\b", re.I)
+# Words that name a feeling about a class rather than its subject.
+FIGURES_OF_SPEECH = {
+    *("Sight", "Patience", "Lives", "Homeless", "Turns", "Toll", "Rivals", "Overrun"),
+    *("Presence", "Shower", "Weighty", "Chooser", "Twins", "Wording", "Flaw", "Woken"),
+}
 # A default that the reader has to work out.
 UNNAMED_DEFAULT = re.compile(r"Default:\s+(?:it|they|this|that is|nothing|nobody|everybody)\b")
 # The folders of one machine.
@@ -230,6 +235,12 @@ def test_a_name_of_a_type_means_one_thing() -> None:
             places.setdefault(type_name, []).append(name)
     assert len(places) > 400
     assert not {name: modules for name, modules in places.items() if len(modules) > 1}
+
+
+def test_names_of_types_are_words_of_the_field() -> None:
+    names = {type_name for found in source_facts().values() for type_name in found.type_names}
+    found = {name for name in names if FIGURES_OF_SPEECH & set(re.findall("[A-Z][a-z]+", name))}
+    assert not found, "name the subject: LogFingerprint, not Sight"
 
 
 def type_names(module: ast.Module) -> Iterator[str]:

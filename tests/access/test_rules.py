@@ -12,7 +12,7 @@ from tests.access.actors import SECURE, Peer, credentials, guard_of, signed
 from tests.broker.test_every_request import GOOD_BODIES
 
 from firetrail.access.implied_permissions import is_internal
-from firetrail.access.rules import RULES, Asked, _checked
+from firetrail.access.rules import RULES, ReceivedRequest, _checked
 from firetrail.auth.policies import (
     Decision,
     Policy,
@@ -98,7 +98,7 @@ def request_of(code: int, *, by: str = "alice") -> RemotingCommand:
 
 
 def needs_of(code: int) -> list[Requirement]:
-    return list(RULES[code].needs(Asked(request_of(code), "C1")))
+    return list(RULES[code].needs(ReceivedRequest(request_of(code), "C1")))
 
 
 def text_of(need: Requirement) -> str:
@@ -158,7 +158,7 @@ class TestEveryCode:
     def test_the_rule_asks_for_fields_of_the_header(self, code: int) -> None:
         request = request_of(code)
         request.fields = fields = NotingFields(request.fields)
-        list(RULES[code].needs(Asked(request, "C1")))
+        list(RULES[code].needs(ReceivedRequest(request, "C1")))
         RULES[code].key(request)
         unknown = fields.asked - {field.wire for field in _plan(REQUESTS[code].header)}
         assert not unknown - (NAMED if CODES[code] is GET_BOTH else set())
@@ -180,7 +180,7 @@ class TestEveryCode:
             return content
 
         monkeypatch.setattr(RemotingCommand, "content", property(noting))
-        list(RULES[code].needs(Asked(request, "C1")))
+        list(RULES[code].needs(ReceivedRequest(request, "C1")))
         assert RULES[code].in_body == bool(read)
 
     def test_unsigned_unknown_and_disabled_senders_are_refused(self, code: int) -> None:
@@ -264,7 +264,7 @@ def test_special_names_have_their_own_needs(
     code: int, changes: dict[str, str], needs: list[str]
 ) -> None:
     request = signed(code, FIELDS | changes, by="alice")
-    found = list(RULES[code].needs(Asked(request, "C1")))
+    found = list(RULES[code].needs(ReceivedRequest(request, "C1")))
     assert [text_of(need) for need in found] == needs
 
 
@@ -279,7 +279,7 @@ def test_special_names_have_their_own_needs(
 def test_only_a_property_of_a_batch_names_light_queues(item: BatchItem, names_queues: bool) -> None:
     request = signed(320, FIELDS | {"m": "true"}, by="alice")
     request.body = encode_batch([item])
-    found = [text_of(need) for need in RULES[320].needs(Asked(request, "C1"))]
+    found = [text_of(need) for need in RULES[320].needs(ReceivedRequest(request, "C1"))]
     assert (found == ["Topic:T1 Pub"]) is not names_queues
 
 
@@ -292,7 +292,7 @@ def test_retry_topics_of_other_groups_and_missing_names_are_refused() -> None:
 
 
 def test_the_refusal_of_a_missing_name_names_the_field() -> None:
-    asked = Asked(signed(11, {"topic": " "}, by="alice"), "C1")
+    asked = ReceivedRequest(signed(11, {"topic": " "}, by="alice"), "C1")
     message = "the request lacks the field topic, which names the resource to check"
     with pytest.raises(RequestError, match=f": {message}$"):
         asked.name("topic")

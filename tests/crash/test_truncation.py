@@ -17,7 +17,7 @@ from tests.store.checks import checked
 
 from firetrail import FiretrailError, Store
 from firetrail.storage.segment_queue import SegmentQueue
-from firetrail.store.evidence.dropped_records import Dropped, set_aside
+from firetrail.store.evidence.dropped_records import DroppedRecords, set_aside
 from firetrail.store.log.files import ViewLog
 from firetrail.store.log.good_records import good_records
 from firetrail.store.repair import truncation
@@ -118,7 +118,7 @@ def nothing_copied(patch: pytest.MonkeyPatch) -> None:
 def copied_too_late(patch: pytest.MonkeyPatch) -> None:
     """The tail is copied after the log was cut."""
     cut = SegmentQueue.truncate
-    late: list[tuple[System, Path, Dropped]] = []
+    late: list[tuple[System, Path, DroppedRecords]] = []
     patch.setattr(truncation, "set_aside", lambda *args: late.append(args))
 
     def truncate(self: SegmentQueue, offset: int) -> int:

@@ -7,7 +7,7 @@ import logging
 import pytest
 
 from firetrail.namesrv import NameServerConfig, duplicate_brokers
-from firetrail.namesrv.duplicate_brokers import GRACE_S, PAUSE_S, Rivals
+from firetrail.namesrv.duplicate_brokers import GRACE_S, PAUSE_S, DuplicateBrokers
 from firetrail.namesrv.routes import Registration
 from firetrail.namesrv.server import NameServer
 from firetrail.remoting.messages.bodies import TopicConfigTable
@@ -21,7 +21,7 @@ def registration(address: str) -> Registration:
 
 def test_rivals_are_logged_from_time_to_time(caplog: pytest.LogCaptureFixture) -> None:
     now = 100.0
-    both = Rivals(lambda: now)
+    both = DuplicateBrokers(lambda: now)
     expected = (
         f"broker broker-a with id 0 is at {ONE} and at {OTHER}: clients find only the one that "
         "registered last; only one can be the master: start the other one with brokerRole=SLAVE "
@@ -46,7 +46,7 @@ def test_rivals_are_logged_from_time_to_time(caplog: pytest.LogCaptureFixture) -
 def test_slaves_with_one_id_are_reported_unless_it_is_over_soon() -> None:
     """In a hand-over two slaves have one id for a moment."""
     now = 100.0
-    both = Rivals(lambda: now)
+    both = DuplicateBrokers(lambda: now)
     one, other = (Registration("C", "broker-a", address, 1) for address in (ONE, OTHER))
     for _ in range(2):  # there and back again
         assert both.remark(one, OTHER) is None
@@ -66,7 +66,7 @@ def test_the_number_of_remembered_pairs_is_limited(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(duplicate_brokers, "PAIRS_MAX", 2)
-    both = Rivals(lambda: 0.0)
+    both = DuplicateBrokers(lambda: 0.0)
     for number in range(5):
         both.remark(registration(ONE), f"10.0.0.2:{number}")
         assert len(both._pairs) <= 2

@@ -9,8 +9,8 @@ from firetrail.replication.group.election import LeaseTiming
 from firetrail.replication.group.group_view import (
     Candidate,
     GroupView,
-    Holder,
     InSyncSet,
+    LeaseHolder,
     MemberReport,
     SetChange,
 )
@@ -26,7 +26,7 @@ class EngineBackup:
     """The data of an engine; by default that of a new one."""
 
     revision: int = 1
-    holder: Holder | None = None
+    holder: LeaseHolder | None = None
     in_sync: InSyncSet | None = None
     expires_at: dict[str, float] = field(default_factory=dict)
     identities: dict[int, str] = field(default_factory=dict)
@@ -39,7 +39,7 @@ class SimulatedEngine:
 
     world: World
     revision: int = 1
-    holder: Holder | None = None
+    holder: LeaseHolder | None = None
     in_sync: InSyncSet | None = None
     expires_at: dict[str, float] = field(default_factory=dict)  # leases by token
     identities: dict[int, str] = field(default_factory=dict)
@@ -126,7 +126,7 @@ class SimulatedEngine:
             and candidate.token in self.expires_at  # a late request finds its lease gone
         ):
             self.revision += 1
-            self.holder = Holder(
+            self.holder = LeaseHolder(
                 candidate.member,
                 candidate.address,
                 candidate.ha_address,

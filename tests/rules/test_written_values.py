@@ -16,7 +16,7 @@ from firetrail.errors import ConfigError
 from firetrail.format.values.delay import DelayLevels
 from firetrail.pipeline.sink.columns import parse_options as sink_options
 from firetrail.pipeline.sink.columns import parse_wire_options as wire_sink_options
-from firetrail.pipeline.source.options import Edge, parse_options
+from firetrail.pipeline.source.options import ReadBoundary, parse_options
 from firetrail.settings.settings_table import Delays, Flag, Kind, Port, Whole
 
 Parse = Callable[[str], Any]
@@ -63,7 +63,7 @@ def source(name: str, field: str, **more: str) -> Parse:
     return lambda text: getattr(parse_options(given | {name: text}), field)
 
 
-def queue_of(edge: Edge) -> int:
+def queue_of(edge: ReadBoundary) -> int:
     ((queue, _),) = edge.offsets["T"].items()
     return queue.queue_id
 

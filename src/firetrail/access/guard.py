@@ -14,7 +14,7 @@ from typing import Protocol
 
 from firetrail.access.audit.audit_log import CERTIFICATE, SIGNATURE, AuditLog
 from firetrail.access.client_owners import ClientOwners
-from firetrail.access.rules import RULES, Asked
+from firetrail.access.rules import RULES, ReceivedRequest
 from firetrail.access.user_limits import UserLimits
 from firetrail.auth.caller import NO_PERMISSION, NO_USER, Caller
 from firetrail.auth.policies import User, UserStatus
@@ -53,7 +53,7 @@ class UserFiles(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Wording:
+class RefusalRemarks:
     """RocketMQ's remarks about requests that are not authenticated; people search for them.
 
     Attributes:
@@ -67,7 +67,7 @@ class Wording:
     forged: str = "check signature failed."
 
 
-PLAIN_WORDING = Wording(
+PLAIN_REMARKS = RefusalRemarks(
     "No accessKey is configured",
     "No acl config for {name}",
     "Check signature failed for accessKey={name}",
@@ -85,7 +85,7 @@ class AccessPolicy:
         unauthorized: Request codes and names of gRPC messages whose permissions are not checked.
         cluster: The cluster of the server; empty for a name server of its own, whose administrators
             need a permission for ``Cluster:*``.
-        wording: The remarks of refusals.
+        remarks: The remarks of refusals.
         trusts: Returns whether requests from an IP address, with the name of a user, are not
             checked. Such a client may do everything except what only super users may do. Default:
             None, which checks all requests.
@@ -95,7 +95,7 @@ class AccessPolicy:
     unauthenticated: frozenset[str] = field(default_factory=frozenset)
     unauthorized: frozenset[str] = field(default_factory=frozenset)
     cluster: str = ""
-    wording: Wording = Wording()
+    remarks: RefusalRemarks = RefusalRemarks()
     trusts: Callable[[str, str], bool] | None = None
 
 
@@ -258,7 +258,7 @@ class Guard:
         grant = None if names is None else (request.code, caller.source, names)
         if grant is not None and grant in user.grants:
             return
-        caller.require(*rule.needs(Asked(request, self.policy.cluster)))
+        caller.require(*rule.needs(ReceivedRequest(request, self.policy.cluster)))
         if grant is not None:
             user.keep(grant)
 
@@ -277,13 +277,13 @@ class Guard:
 
     def known(self, name: str) -> User:
         """Return an enabled user; raise RequestError if there is none with this name."""
-        wording = self.policy.wording
+        remarks = self.policy.remarks
         if not name:
-            raise RequestError(NO_PERMISSION, wording.unnamed)
+            raise RequestError(NO_PERMISSION, remarks.unnamed)
         user = self.users.find(name)
         if user is None:
             shown = printable(name, NAME_SHOWN)
-            raise RequestError(NO_PERMISSION, wording.unknown.format(name=shown))
+            raise RequestError(NO_PERMISSION, remarks.unknown.format(name=shown))
         if user.status is not _ENABLED:
             raise RequestError(NO_PERMISSION, f"User:{name} is disabled.")
         return user
@@ -319,7 +319,7 @@ class Guard:
 
     def forged(self, name: str) -> RequestError:
         """Return the refusal of a signature that is not the one of a user."""
-        return RequestError(NO_PERMISSION, self.policy.wording.forged.format(name=name))
+        return RequestError(NO_PERMISSION, self.policy.remarks.forged.format(name=name))
 
 
 def _codes(key: str, words: Iterable[str]) -> frozenset[int]:

@@ -51,7 +51,7 @@ from firetrail.remoting.wire.codes import RequestCode as Code
 from firetrail.remoting.wire.command import RemotingCommand
 
 
-class Asked(NamedTuple):
+class ReceivedRequest(NamedTuple):
     """A request, and the cluster of the server that received it."""
 
     request: RemotingCommand
@@ -75,7 +75,7 @@ class Asked(NamedTuple):
                 yield value
 
 
-Needs = Callable[[Asked], Iterable[Requirement]]
+Needs = Callable[[ReceivedRequest], Iterable[Requirement]]
 RuleKey = Callable[[RemotingCommand], tuple[str, ...] | None]
 
 
@@ -109,14 +109,14 @@ class Rule:
     key: RuleKey = _no_key
 
 
-def _nothing(asked: Asked) -> Iterable[Requirement]:
+def _nothing(asked: ReceivedRequest) -> Iterable[Requirement]:
     return ()
 
 
 def _named(*wanted: tuple[str, ResourceType, tuple[Action, ...]]) -> Needs:
     """Return the needs of a request whose names are all in its header and required."""
 
-    def needs(asked: Asked) -> Iterator[Requirement]:
+    def needs(asked: ReceivedRequest) -> Iterator[Requirement]:
         for field, kind, actions in wanted:
             name = asked.name(field)
             yield topic_need(name, *actions) if kind is TOPIC else need(kind, name, *actions)
@@ -127,7 +127,7 @@ def _named(*wanted: tuple[str, ResourceType, tuple[Action, ...]]) -> Needs:
 def _on_cluster(*actions: Action) -> Rule:
     """A rule for a request about the whole server."""
 
-    def needs(asked: Asked) -> Iterator[Requirement]:
+    def needs(asked: ReceivedRequest) -> Iterator[Requirement]:
         yield need(CLUSTER, asked.cluster or WHOLE, *actions)
 
     return Rule(needs, is_admin=True, is_routine=actions == (GET,))
@@ -136,7 +136,7 @@ def _on_cluster(*actions: Action) -> Rule:
 def _whole(kind: ResourceType) -> Rule:
     """A rule for a list of everything of a type."""
 
-    def needs(asked: Asked) -> Iterator[Requirement]:
+    def needs(asked: ReceivedRequest) -> Iterator[Requirement]:
         cluster = need(CLUSTER, asked.cluster or WHOLE, GET)
         yield Requirement(kind, WHOLE, frozenset({LIST}), otherwise=cluster)
 
@@ -178,7 +178,7 @@ def _send(header: type[SendHeader]) -> Rule:
     def names_queues_in_body(request: RemotingCommand) -> bool:
         return request.fields.get(batch) in TRUE and _names_light_queues(request.content)
 
-    def needs(asked: Asked) -> Iterator[Requirement]:
+    def needs(asked: ReceivedRequest) -> Iterator[Requirement]:
         yield topic_need(asked.name(field), PUB)
         yield from _dispatched(asked.request.fields.get(properties, ""))
         if names_queues_in_body(asked.request):
@@ -204,7 +204,7 @@ def _reply(header: type[SendHeader]) -> Rule:
     """A rule for a reply, which is pushed to a producer, whatever topic it is stored in."""
     send = _send(header)
 
-    def needs(asked: Asked) -> Iterator[Requirement]:
+    def needs(asked: ReceivedRequest) -> Iterator[Requirement]:
         yield from send.needs(asked)
         yield topic_need(reply_topic(asked.cluster), PUB)
 
@@ -222,7 +222,7 @@ def _dispatched(properties: str) -> Iterator[Requirement]:
                 yield topic_need(queue, PUB)
 
 
-def _consume(asked: Asked) -> Iterable[Requirement]:
+def _consume(asked: ReceivedRequest) -> Iterable[Requirement]:
     return consumed(asked.name("topic"), asked.name("consumerGroup"))
 
 
@@ -230,15 +230,15 @@ def _consume_key(request: RemotingCommand) -> tuple[str, ...]:
     return request.fields.get("topic", ""), request.fields.get("consumerGroup", "")
 
 
-def _end_transaction(asked: Asked) -> Iterator[Requirement]:
+def _end_transaction(asked: ReceivedRequest) -> Iterator[Requirement]:
     yield from (topic_need(topic, PUB) for topic in asked.names("topic"))
 
 
-def _view(asked: Asked) -> Iterator[Requirement]:
+def _view(asked: ReceivedRequest) -> Iterator[Requirement]:
     yield from (topic_need(topic, SUB, GET) for topic in asked.names("topic"))
 
 
-def _heartbeat(asked: Asked) -> Iterator[Requirement]:
+def _heartbeat(asked: ReceivedRequest) -> Iterator[Requirement]:
     for consumer in HeartbeatData.decode(asked.request.content).consumer_data_set:
         group = consumer.group_name
         yield group_need(group, SUB)
@@ -247,28 +247,28 @@ def _heartbeat(asked: Asked) -> Iterator[Requirement]:
                 yield from consumed(subscription.topic, group)
 
 
-def _unregister(asked: Asked) -> Iterator[Requirement]:
+def _unregister(asked: ReceivedRequest) -> Iterator[Requirement]:
     yield from (group_need(group, SUB) for group in asked.names("consumerGroup"))
 
 
-def _lock(asked: Asked) -> Iterator[Requirement]:
+def _lock(asked: ReceivedRequest) -> Iterator[Requirement]:
     body = LockBody.decode(asked.request.content)
     yield group_need(body.consumer_group, SUB)
     for queue in body.mq_set:
         yield from consumed(queue.topic, body.consumer_group)
 
 
-def _check_client(asked: Asked) -> Iterable[Requirement]:
+def _check_client(asked: ReceivedRequest) -> Iterable[Requirement]:
     body = CheckClientBody.decode(asked.request.content)
     return consumed(body.subscription_data.topic, body.group)
 
 
-def _assignment(asked: Asked) -> Iterable[Requirement]:
+def _assignment(asked: ReceivedRequest) -> Iterable[Requirement]:
     body = QueryAssignmentBody.decode(asked.request.content)
     return consumed(body.topic, body.consumer_group)
 
 
-def _acks(asked: Asked) -> Iterator[Requirement]:
+def _acks(asked: ReceivedRequest) -> Iterator[Requirement]:
     for ack in BatchAckBody.decode(asked.request.content).acks:
         yield from consumed(ack.topic, ack.group)
 
@@ -276,16 +276,16 @@ def _acks(asked: Asked) -> Iterator[Requirement]:
 # -- administration ---------------------------------------------------------------------------
 
 
-def _create_topics(asked: Asked) -> Iterator[Requirement]:
+def _create_topics(asked: ReceivedRequest) -> Iterator[Requirement]:
     for topic in TopicConfigList.decode(asked.request.content).topic_config_list:
         yield topic_need(topic.topic_name, CREATE)
 
 
-def _create_group(asked: Asked) -> Iterator[Requirement]:
+def _create_group(asked: ReceivedRequest) -> Iterator[Requirement]:
     yield group_need(SubscriptionGroupConfig.decode(asked.request.content).group_name, CREATE)
 
 
-def _create_groups(asked: Asked) -> Iterator[Requirement]:
+def _create_groups(asked: ReceivedRequest) -> Iterator[Requirement]:
     for group in SubscriptionGroupList.decode(asked.request.content).group_config_list:
         yield group_need(group.group_name, CREATE)
 
@@ -293,7 +293,7 @@ def _create_groups(asked: Asked) -> Iterator[Requirement]:
 def _get_named(groups: tuple[str, ...]) -> Rule:
     """A rule for a request that names a topic, groups, or both: each of them, at least one."""
 
-    def needs(asked: Asked) -> Iterator[Requirement]:
+    def needs(asked: ReceivedRequest) -> Iterator[Requirement]:
         topics = list(asked.names("topic"))
         names = [name for text in asked.names(*groups) for name in text.split(",") if name]
         if not topics and not names:
@@ -304,24 +304,24 @@ def _get_named(groups: tuple[str, ...]) -> Rule:
     return Rule(needs)
 
 
-def _clone(asked: Asked) -> Iterator[Requirement]:
+def _clone(asked: ReceivedRequest) -> Iterator[Requirement]:
     yield group_need(asked.name("srcGroup"), GET)
     yield group_need(asked.name("destGroup"), UPDATE)
     yield from (topic_need(topic, UPDATE) for topic in asked.names("topic"))
 
 
-def _running_info(asked: Asked) -> Iterator[Requirement]:
+def _running_info(asked: ReceivedRequest) -> Iterator[Requirement]:
     has_stacks = asked.request.fields.get("jstackEnable", "").lower() == "true"
     yield group_need(asked.name("consumerGroup"), UPDATE if has_stacks else GET)
 
 
-def _request_mode(asked: Asked) -> Iterator[Requirement]:
+def _request_mode(asked: ReceivedRequest) -> Iterator[Requirement]:
     body = RequestModeBody.decode(asked.request.content)
     yield topic_need(body.topic, UPDATE)
     yield group_need(body.consumer_group, UPDATE)
 
 
-def _register(asked: Asked) -> Iterator[Requirement]:
+def _register(asked: ReceivedRequest) -> Iterator[Requirement]:
     """Yield the needs of a broker that registers: for its cluster, and for that of the server.
 
     Otherwise a user of another cluster could add brokers to the routes of this one.

@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import ClassVar
 
-from firetrail.access.guard import PLAIN_WORDING, AccessPolicy
+from firetrail.access.guard import PLAIN_REMARKS, AccessPolicy
 from firetrail.access.user_bodies import check_password, check_user_name
 from firetrail.auth.credentials import Credentials
 from firetrail.errors import ConfigError
@@ -211,7 +211,7 @@ class AccessSettings:
                 "migrateAuthFromV1Enabled", True, "it needs authenticationEnabled=true"
             )
         if self.acl:
-            return AccessPolicy(cluster=cluster, wording=PLAIN_WORDING)
+            return AccessPolicy(cluster=cluster, remarks=PLAIN_REMARKS)
         policy = AccessPolicy(
             self.authorization,
             _words(self.authentication_whitelist),

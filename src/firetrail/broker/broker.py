@@ -27,7 +27,7 @@ from firetrail.broker.ports import (
     reachable,
     tls_of,
 )
-from firetrail.broker.replica.epoch_fence import Fencing
+from firetrail.broker.replica.epoch_fence import EpochFence
 from firetrail.broker.replica.replica_service import ReplicaService
 from firetrail.broker.replica.replicated_broker import newest_epoch
 from firetrail.broker.roles.replicas_manager import ReplicasManager
@@ -437,9 +437,9 @@ class Broker:
         return self._parts.registration.newest_epoch
 
     @property
-    def fencing(self) -> Fencing | None:
+    def epoch_fence(self) -> EpochFence | None:
         """The fence of a former master, which then accepts no messages; None for a slave."""
-        return self._term.fencing
+        return self._term.epoch_fence
 
     @property
     def replica(self) -> ReplicaService | None:

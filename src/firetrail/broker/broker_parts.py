@@ -40,7 +40,11 @@ from firetrail.broker.services.rebalance_locks import RebalanceLockManager
 from firetrail.broker.services.registration import RegistrationService
 from firetrail.broker.services.schedule import Schedule
 from firetrail.broker.services.traffic import Traffic
-from firetrail.broker.state.excess_positions import Overrun, log_overruns, overshoot_in
+from firetrail.broker.state.excess_positions import (
+    ExcessPosition,
+    log_excess_positions,
+    overshoot_in,
+)
 from firetrail.broker.state.group_table import GroupTable
 from firetrail.broker.state.offset_files import OffsetFiles
 from firetrail.broker.state.offsets import OffsetTable
@@ -174,9 +178,9 @@ def build(
     checkpoints = PopCheckpoints(store, topics, offsets, env.live.current.name, now_ms, now)
     timer = TimerService(system, env.folder, store, env.live.current, topics.revive)
     overshoot = overshoot_in(store, unread_topics(system.files, env.folder))
-    overruns: list[Overrun] = []
+    excess: list[ExcessPosition] = []
     if not is_slave:
-        overruns = offsets.set_back(overshoot) + schedule.set_back(overshoot)
+        excess = offsets.set_back(overshoot) + schedule.set_back(overshoot)
         transactions.load()
         checkpoints.load(state_lags=state_lags)
         if state_lags:
@@ -187,7 +191,7 @@ def build(
         timer.load_copy()
     orders = PopOrders(env.file(ORDERS), topics, groups, offsets, now_ms)
     if not is_slave:
-        log_overruns(overruns + orders.set_back(overshoot))
+        log_excess_positions(excess + orders.set_back(overshoot))
     registration = RegistrationService(
         env.live,
         env.address,

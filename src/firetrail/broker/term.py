@@ -17,7 +17,7 @@ from pathlib import Path
 from firetrail.broker import unsupported
 from firetrail.broker.admin.replication import ReplicationProcessor
 from firetrail.broker.broker_parts import Environment, Parts, build, combined, handlers_of
-from firetrail.broker.replica.epoch_fence import Fencing
+from firetrail.broker.replica.epoch_fence import EpochFence
 from firetrail.broker.replica.record_repair import RecordRepair
 from firetrail.broker.replica.relay import Relay
 from firetrail.broker.replica.replica_service import ReplicaService
@@ -80,7 +80,7 @@ class Term:
         parts: The parts that were recovered from it.
         handlers: The handlers of their requests, by request code.
         replica: What follows the master, in the term of a slave.
-        fencing: What keeps a former master from accepting messages, in the term of a master.
+        epoch_fence: What keeps a former master from accepting messages, in the term of a master.
         ha: What sends the log to replicas, in the term of a master.
         repair: What repairs damaged records.
         scrub: What looks for damaged records.
@@ -104,7 +104,7 @@ class Term:
         self.plan = plan
         self._drain = drain
         self.replica: ReplicaService | None = None
-        self.fencing: Fencing | None = None
+        self.epoch_fence: EpochFence | None = None
         self.ha: HAService | None = None
         self.relay: Relay | None = None
         self._begun = 0  # the number of the epoch that began with this term
@@ -154,8 +154,8 @@ class Term:
                 self.relay = self._relay_to(self.replica)
             else:
                 self.ha = self._ha_service()
-                self.fencing = Fencing(env, parts)
-                self.fencing.begin()
+                self.epoch_fence = EpochFence(env, parts)
+                self.epoch_fence.begin()
             self.handlers = self._all_handlers()
             if not self.is_slave:
                 env.slave_mark.clear(full_name(env.live.current))
@@ -193,9 +193,9 @@ class Term:
         stack.push_async_callback(self._drain)
         stack.push_async_callback(parts.registration.stop)
         await parts.registration.start()
-        if self.fencing is not None:
-            stack.push_async_callback(self.fencing.stop)
-            self.fencing.start()
+        if self.epoch_fence is not None:
+            stack.push_async_callback(self.epoch_fence.stop)
+            self.epoch_fence.start()
         stack.callback(parts.state.long_polling.stop)
         parts.state.topics.on_change = parts.registration.changed
         if self.replica is not None:

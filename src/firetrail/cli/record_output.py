@@ -122,7 +122,7 @@ def _host_size(is_v6: int) -> int:
     return layout.HOST_V6_SIZE if is_v6 else layout.HOST_V4_SIZE
 
 
-class Shower:
+class RecordFormatter:
     """Formats records as lines; caches the texts of hosts and topics, which repeat."""
 
     def __init__(self) -> None:

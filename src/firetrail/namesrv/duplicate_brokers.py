@@ -21,7 +21,7 @@ PAIRS_MAX = 1_000
 _log = logging.getLogger(__name__)
 
 
-class Rivals:
+class DuplicateBrokers:
     """Reports that two brokers have the same name and id. ``now`` is a monotonic clock."""
 
     def __init__(self, now: Callable[[], float]) -> None:

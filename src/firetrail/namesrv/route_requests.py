@@ -97,7 +97,7 @@ class RouteAnswers:
         rival = self._routes.register(who, topics, self._monotonic(), connection)
         former = self._routes.is_former(who, topics)
         return request.answer(
-            remark=FORMER if former else self._state.rivals.remark(who, rival),
+            remark=FORMER if former else self._state.duplicates.remark(who, rival),
             fields=self._master_for(who).encode(),
             body=self._order_topics(),
         )

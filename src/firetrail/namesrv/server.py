@@ -168,7 +168,7 @@ class NameServer:
         who = Registration(cluster, name, address, broker_id, ha_address, expiry_s=None)
         rival = self.routes.register(who, topics, self._state.clock.monotonic(), complete=complete)
         if not self.routes.is_former(who, topics):
-            self._state.rivals.remark(who, rival)
+            self._state.duplicates.remark(who, rival)
 
     def unregister_local(self, *, name: str, address: str, broker_id: int = MASTER_ID) -> None:
         """Remove a broker of this process.

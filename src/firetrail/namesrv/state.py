@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from firetrail.namesrv.config import NameServerConfig
-from firetrail.namesrv.duplicate_brokers import Rivals
+from firetrail.namesrv.duplicate_brokers import DuplicateBrokers
 from firetrail.namesrv.kv import KVConfig
 from firetrail.namesrv.routes import Routes
 from firetrail.system import Clock
@@ -19,7 +19,7 @@ class State:
     kv: KVConfig
     clock: Clock
     routes: Routes = field(default_factory=Routes)
-    rivals: Rivals = field(init=False)
+    duplicates: DuplicateBrokers = field(init=False)
 
     def __post_init__(self) -> None:
-        self.rivals = Rivals(self.clock.monotonic)
+        self.duplicates = DuplicateBrokers(self.clock.monotonic)

@@ -21,7 +21,7 @@ UNUSABLE = (*NO_SPACE, errno.EROFS, errno.EACCES, errno.EIO, errno.ENOENT)
 _STEP = 1 << 20
 
 
-class Twins(NamedTuple):
+class DuplicateSegments(NamedTuple):
     """Two files with the same start offset, in different folders."""
 
     base: int
@@ -54,14 +54,14 @@ class Spread:
         """All of them."""
         self._found: dict[int, Path] | None = None  # None until the folders are listed
 
-    def list(self) -> tuple[dict[int, Path], list[Twins]]:
+    def list(self) -> tuple[dict[int, Path], list[DuplicateSegments]]:
         """Return the existing files by start offset, in order, and those that exist twice.
 
         Of two files with one name, the one that has data counts. RocketMQ may leave a second file
         of zeros if a disk became full after the file was created in advance.
         """
         found: dict[int, Path] = {}
-        twins = []
+        duplicates = []
         for folder in self.folders:
             for name in self._files.names(folder):
                 base = parse_segment_name(name)
@@ -72,11 +72,11 @@ class Spread:
                     kept, other = found[base], path
                     if self.is_unused(kept) and not self.is_unused(other):
                         kept, other = other, kept
-                    twins.append(Twins(base, kept, other))
+                    duplicates.append(DuplicateSegments(base, kept, other))
                     path = kept
                 found[base] = path
         self._found = dict(sorted(found.items()))
-        return self._found, twins
+        return self._found, duplicates
 
     def is_unused(self, path: Path) -> bool:
         """Return whether a file holds nothing but zeros."""

@@ -48,7 +48,7 @@ _HEAD = layout.BLANK.size
 _ITEM_SIZE = layout.BATCH_ITEM.offsets["total_size"]
 
 
-class Appended(NamedTuple):
+class AppendResult(NamedTuple):
     """The messages that have become visible."""
 
     messages: int
@@ -294,7 +294,7 @@ class BulkAppend:
 
     # -- the commit ---------------------------------------------------------------------------
 
-    def commit(self) -> Appended:
+    def commit(self) -> AppendResult:
         """Make all messages durable and visible, and derive queues and index.
 
         An error means that nothing was committed. Failures after the commit are logged.
@@ -324,7 +324,7 @@ class BulkAppend:
                 self.messages,
                 error,
             )
-        return Appended(self.messages, start, end)
+        return AppendResult(self.messages, start, end)
 
     def _conclude(self, commit: Commit | None) -> None:
         """Do what follows the commit; if it fails, the next opening of the store does it."""

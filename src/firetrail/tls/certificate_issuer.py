@@ -18,7 +18,7 @@ SERVER_DAYS = 397
 """The time for which the certificate of a server is valid: the most that browsers accept."""
 
 
-class Issued(NamedTuple):
+class IssuedCertificate(NamedTuple):
     """A certificate and its private key, in PEM format."""
 
     certificate: bytes
@@ -29,11 +29,11 @@ def issue(
     name: str,
     hosts: Iterable[str],
     days: int,
-    issuer: Issued | None = None,
+    issuer: IssuedCertificate | None = None,
     *,
     is_authority: bool = False,
     password: str = "",
-) -> Issued:
+) -> IssuedCertificate:
     """Issue a certificate with an elliptic key (P-256).
 
     Args:
@@ -83,7 +83,7 @@ def issue(
         else serialization.NoEncryption()
     )
     encoding = serialization.Encoding.PEM
-    return Issued(
+    return IssuedCertificate(
         builder.sign(signer, hashes.SHA256()).public_bytes(encoding),
         key.private_bytes(encoding, serialization.PrivateFormat.PKCS8, encryption),
     )

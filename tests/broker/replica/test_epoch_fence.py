@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from firetrail.broker.replica.epoch_fence import Fencing
+from firetrail.broker.replica.epoch_fence import EpochFence
 
 
 class Clock:
@@ -24,14 +24,14 @@ async def test_a_name_server_that_is_down_is_logged_once_and_then_rarely(
     clock = Clock()
     env: Any = SimpleNamespace(system=SimpleNamespace(clock=clock), client_access=None)
     parts: Any = SimpleNamespace(state=SimpleNamespace(store=None), registration=None)
-    fencing = Fencing(env, parts)
+    epoch_fence = EpochFence(env, parts)
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))  # nothing listens on the port, and no other process takes it
         address = f"127.0.0.1:{silent.getsockname()[1]}"
         for second in range(100):
             clock.now = second
-            await fencing._ask_other_master(address)
-    await fencing.stop()
+            await epoch_fence._ask_other_master(address)
+    await epoch_fence.stop()
     messages = [record.getMessage() for record in caplog.records]
     reason = f"{address}: cannot be reached: Connection refused"
     assert messages == [f"cannot learn whether there is a newer master: {reason}"] * 2

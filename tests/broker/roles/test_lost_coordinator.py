@@ -15,7 +15,7 @@ from firetrail.broker.roles.failover import LOOK_S
 from firetrail.remoting.messages.replica_bodies import GroupReport, ReplicaStatus
 from firetrail.remoting.wire.codes import RequestCode, ResponseCode
 from firetrail.replication.group import lease_keeper
-from firetrail.replication.group.group_check import Doubt
+from firetrail.replication.group.group_check import StateConflict
 from firetrail.store.settings.config import BrokerRole
 
 OK = ResponseCode.SUCCESS
@@ -27,7 +27,7 @@ def frequent_watches(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lease_keeper, "WATCHES_PER_TTL", 10 * LEASE_S)
 
 
-def doubts(group: BrokerGroup) -> dict[int, Doubt | None]:
+def doubts(group: BrokerGroup) -> dict[int, StateConflict | None]:
     """The reason why each member refuses etcd; None if it does not."""
     statuses = {number: status_of(broker) for number, broker in group.members.items()}
     return {n: status.refusal.doubt if status.refusal else None for n, status in statuses.items()}
@@ -87,7 +87,7 @@ async def test_a_member_of_a_lost_group_waits_for_all_others_and_says_so(tmp_pat
         assert (await group.send(1, b"one")).code == OK
         await group.stop(3)
         group.etcd.restore(Backup())
-        await until(lambda: doubts(group) == {1: Doubt.LOST, 2: Doubt.LOST})
+        await until(lambda: doubts(group) == {1: StateConflict.LOST, 2: StateConflict.LOST})
         await until(lambda: group.members[1].role is BrokerRole.SLAVE)
         await until(lambda: "seen; missing: 3." in status_of(group.members[2]).obstacle)
         report = await report_of(group, 2)
@@ -117,7 +117,7 @@ async def test_a_configured_master_that_was_away_does_not_create_a_lost_group(
             await group.stop(number)
         group.etcd.restore(Backup())
         one = await group.start(1)
-        await until(lambda: doubts(group) == {1: Doubt.LOST})
+        await until(lambda: doubts(group) == {1: StateConflict.LOST})
         await asyncio.sleep(2 * LOOK_S)  # long enough to create the group, if it did
         assert one.role is BrokerRole.SLAVE
         for number in (2, 3):
@@ -135,7 +135,12 @@ async def test_an_etcd_from_an_older_backup_is_refused_and_no_log_is_cut(tmp_pat
         end = log_end(group, 1)
         group.etcd.restore(backup)
         group.end_lease()
-        await until(lambda: doubts(group) == {1: Doubt.OLDER, 2: Doubt.OLDER, 3: Doubt.OLDER})
+        await until(
+            lambda: (
+                doubts(group)
+                == {1: StateConflict.OLDER, 2: StateConflict.OLDER, 3: StateConflict.OLDER}
+            )
+        )
         await keeps_log(group, end, 1, 2)
         report = await report_of(group, 1)
         assert report.doubt == "coordinator-older" and report.holder == ""
@@ -153,7 +158,7 @@ async def test_a_member_that_does_not_know_better_hears_it_from_the_others(tmp_p
         end = log_end(group, 1)
         group.etcd.restore(backup)
         group.end_lease()
-        await until(lambda: doubts(group) == {1: Doubt.OLDER, 2: Doubt.OLDER})
+        await until(lambda: doubts(group) == {1: StateConflict.OLDER, 2: StateConflict.OLDER})
         await until(lambda: {"reports/1", "reports/2"} <= group.keys())
         await group.start(3)
         await until(lambda: doubts(group)[3] is not None)
@@ -168,7 +173,7 @@ async def test_an_in_sync_set_that_was_edited_by_hand_is_refused(tmp_path: Path)
         assert (await group.send(1, b"not on 3")).code == OK
         end = log_end(group, 1)
         group.edit_in_sync([1, 2, 3])
-        await until(lambda: set(doubts(group).values()) == {Doubt.EDITED})
+        await until(lambda: set(doubts(group).values()) == {StateConflict.EDITED})
         await keeps_log(group, end, 1, 2)
         assert "was changed by hand" in (await report_of(group, 3)).refusal
 
@@ -181,5 +186,5 @@ async def test_the_state_of_another_group_is_refused(tmp_path: Path) -> None:
             end = log_end(group, 1)
             group.etcd.restore(foreign)
             group.end_lease()
-            await until(lambda: set(doubts(group).values()) == {Doubt.OTHER_GROUP})
+            await until(lambda: set(doubts(group).values()) == {StateConflict.OTHER_GROUP})
             await keeps_log(group, end, 1, 2)

@@ -26,8 +26,8 @@ from tests.broker.pairs import (
 from tests.broker.pops import ack, pop
 from tests.client.clusters import until
 
-from firetrail.broker.replica.epoch_fence import Fencing
-from firetrail.broker.replica.hand_over.live_master_check import PresentMaster
+from firetrail.broker.replica.epoch_fence import EpochFence
+from firetrail.broker.replica.hand_over.live_master_check import LiveMaster
 from firetrail.broker.roles import promotion
 from firetrail.broker.roles.promotion import Promotion
 from firetrail.broker.services.registration import RegistrationService
@@ -165,7 +165,7 @@ async def test_an_epoch_may_become_known_during_a_promotion(
     async with pair(tmp_path) as (_, _, new):
         await until(lambda: new.broker.epochs.number == 1)
         monkeypatch.setattr(promotion, "newest_epoch", lambda _: 0)
-        monkeypatch.setattr(Promotion, "_present_master", AsyncMock(return_value=PresentMaster()))
+        monkeypatch.setattr(Promotion, "_present_master", AsyncMock(return_value=LiveMaster()))
         assert (await promote(new, force="true", override="true")).role == "ASYNC_MASTER"
         assert new.broker.epochs.number == 2
 
@@ -209,7 +209,7 @@ async def test_a_master_of_a_group_waits_for_a_name_server(tmp_path: Path) -> No
         assert "no name server has answered" in refusal(await old.send("T1"), REFUSED)
         term = old.broker._term
         elected = replace(term.plan.env, keeper=cast(LeaseKeeper, object()))
-        assert not Fencing(elected, term.parts).is_fenced  # the lease decides
+        assert not EpochFence(elected, term.parts).is_fenced  # the lease decides
 
 
 async def test_a_restart_keeps_the_role(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from tests.broker.pairs import SLAVE, pair, send
 from tests.broker.replica.hand_over.test_interrupted_hand_over import die_in
 from tests.client.clusters import until
 
-from firetrail.broker.replica.hand_over.live_master_check import PresentMaster
+from firetrail.broker.replica.hand_over.live_master_check import LiveMaster
 from firetrail.broker.roles.promotion import Promotion
 from firetrail.broker.services.registration import RegistrationService
 from firetrail.remoting.connections.remoting_client import RemotingClient
@@ -75,9 +75,9 @@ async def test_a_hand_over_is_not_settled_while_the_replica_is_promoted_by_force
         await die_in("copy_tables", new)
         is_started = asyncio.Event()
 
-        async def after_the_start(_: Promotion) -> PresentMaster:
+        async def after_the_start(_: Promotion) -> LiveMaster:
             await is_started.wait()
-            return PresentMaster()
+            return LiveMaster()
 
         monkeypatch.setattr(Promotion, "_present_master", after_the_start)
         Starts(group.client, monkeypatch)

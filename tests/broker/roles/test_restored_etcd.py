@@ -17,7 +17,7 @@ from tests.replication.fake_etcd import Endpoint, FakeEtcd
 
 from firetrail.remoting.wire.codes import ResponseCode
 from firetrail.replication.group import lease_keeper
-from firetrail.replication.group.group_check import Doubt
+from firetrail.replication.group.group_check import StateConflict
 from firetrail.store.settings.config import BrokerRole
 
 OK = ResponseCode.SUCCESS
@@ -53,7 +53,7 @@ class _Server:
             shutil.copytree(self._folder / "etcd", copy)
 
 
-def all_doubt(group: BrokerGroup, doubt: Doubt) -> bool:
+def all_doubt(group: BrokerGroup, doubt: StateConflict) -> bool:
     refusals = [status_of(broker).refusal for broker in group.members.values()]
     return all(refusal is not None and refusal.doubt is doubt for refusal in refusals)
 
@@ -85,7 +85,7 @@ async def test_a_backup_of_etcd_is_refused_and_an_empty_etcd_heals(
         server.stop()
         server.start(tmp_path / "backup")
         await group.start(3)
-        await until(lambda: all_doubt(group, Doubt.OLDER))
+        await until(lambda: all_doubt(group, StateConflict.OLDER))
         await until(lambda: all(b.role is BrokerRole.SLAVE for b in group.members.values()))
         assert [group.members[n].broker_store.log.max_offset for n in (1, 2)] == [end, end]
 

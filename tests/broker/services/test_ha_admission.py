@@ -30,7 +30,7 @@ from firetrail.namesrv.config import NameServerConfig
 from firetrail.remoting.connections.access import Access
 from firetrail.replication.ha.ha_client import PURPOSE
 from firetrail.replication.ha.ha_frames import encode_authentication, encode_report
-from firetrail.replication.ha.ha_source import Admitted
+from firetrail.replication.ha.ha_source import AdmittedConnection
 from firetrail.settings.audit_settings import AuditSettings
 from firetrail.settings.settings_table import Live
 from firetrail.system import SYSTEM
@@ -45,7 +45,7 @@ REPORT = encode_report(0)
 
 def admitted(
     guard: Guard | None, *sent: bytes, tls: ServerTls | None = None, **settings: Any
-) -> Admitted:
+) -> AdmittedConnection:
     """Return what becomes of a connection on which a peer sends something."""
     admission = HAAdmission(Live(BrokerConfig(**settings)), guard, tls, ManualClock())
     here, there = socket.socketpair()
@@ -55,7 +55,7 @@ def admitted(
         there.shutdown(socket.SHUT_WR)
         try:
             result = admission(here, "10.0.0.5:4711")
-            return Admitted(result.socket, result.first + result.socket.recv(100))
+            return AdmittedConnection(result.socket, result.first + result.socket.recv(100))
         finally:
             here.close()
 

@@ -8,7 +8,7 @@ from typing import cast
 
 import pytest
 
-from firetrail.broker.services.long_polling import ANY_OFFSET, HeldRequest, LongPolling, Woken
+from firetrail.broker.services.long_polling import ANY_OFFSET, HeldRequest, LongPolling, WakeOutcome
 from firetrail.remoting.connections.connection import Connection
 from firetrail.remoting.messages.pop.pop_headers import ANY_QUEUE
 from firetrail.store.broker_store import BrokerStore
@@ -55,9 +55,9 @@ async def test_a_pop_looks_again_if_anything_arrived_since(
     polling = LongPolling(cast(BrokerStore, Announcing()), asyncio.get_running_loop())
     looked: list[bool] = []
 
-    def wake(is_over: bool) -> Woken:
+    def wake(is_over: bool) -> WakeOutcome:
         looked.append(is_over)
-        return Woken.WAITS
+        return WakeOutcome.WAITS
 
     since = polling.announcements
     for topic in announced:  # as the dispatcher does, before the request is held
@@ -74,11 +74,11 @@ async def test_a_pop_looks_again_if_anything_arrived_since(
 
 async def test_a_request_that_took_all_leaves_equal_ones_asleep() -> None:
     polling = LongPolling(cast(BrokerStore, Announcing()), asyncio.get_running_loop())
-    outcomes = [Woken.ANSWERED, Woken.TOOK_ALL, Woken.ANSWERED]
+    outcomes = [WakeOutcome.ANSWERED, WakeOutcome.TOOK_ALL, WakeOutcome.ANSWERED]
     woken: list[int] = []
 
     def hold(number: int) -> None:
-        def wake(is_over: bool) -> Woken:
+        def wake(is_over: bool) -> WakeOutcome:
             woken.append(number)
             return outcomes[number]
 
@@ -104,10 +104,10 @@ async def test_a_request_is_not_answered_while_its_peer_does_not_read() -> None:
     answered: list[Peer] = []
 
     def hold(asking: Peer) -> None:
-        def wake(is_over: bool) -> Woken:
+        def wake(is_over: bool) -> WakeOutcome:
             answered.append(asking)
             asking.is_unread = asking is peer  # one answer fills the buffer
-            return Woken.ANSWERED
+            return WakeOutcome.ANSWERED
 
         polling.hold(HeldRequest(cast(Connection, asking), [("T", 0)], 0, wake), 60)
 

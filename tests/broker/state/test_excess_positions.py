@@ -14,7 +14,7 @@ from tests.broker.brokers import SMALL, Talk, records, talking
 from firetrail.broker.broker import Broker
 from firetrail.broker.pop.pop_checkpoints import REVIVE_GROUP
 from firetrail.broker.state import excess_positions
-from firetrail.broker.state.excess_positions import Overrun
+from firetrail.broker.state.excess_positions import ExcessPosition
 from firetrail.cli.main import main
 from firetrail.format.files import config_json
 from firetrail.format.names import CONSUMER_OFFSETS, DELAY_OFFSETS
@@ -221,8 +221,10 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
 
 
 def test_many_overruns_are_counted(caplog: pytest.LogCaptureFixture) -> None:
-    found = [Overrun("group G", "T", n, 9, 1) for n in range(excess_positions.LOGGED_MAX + 5)]
-    excess_positions.log_overruns(found)
+    found = [
+        ExcessPosition("group G", "T", n, 9, 1) for n in range(excess_positions.LOGGED_MAX + 5)
+    ]
+    excess_positions.log_excess_positions(found)
     assert len(caplog.records) == excess_positions.LOGGED_MAX + 1
     assert caplog.records[-1].getMessage() == "5 more positions were beyond their queues"
 

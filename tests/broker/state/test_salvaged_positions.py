@@ -10,7 +10,7 @@ from tests.broker.brokers import records, talking
 
 from firetrail import Message, Store
 from firetrail.broker.pop.pop_checkpoints import REVIVE_GROUP
-from firetrail.broker.state.salvaged_positions import Renumbering
+from firetrail.broker.state.salvaged_positions import SalvagedPositions
 from firetrail.cli.main import main
 from firetrail.format.files import config_json
 from firetrail.format.names import CONSUMER_OFFSETS, DELAY_OFFSETS
@@ -19,7 +19,7 @@ from firetrail.remoting.messages.pop.pop_bodies import CheckpointBody
 from firetrail.settings.config_file import ORDERS, ConfigFile
 from firetrail.store.inspect.view import StoreView
 from firetrail.store.log.good_records import GoodRecord
-from firetrail.store.repair.salvage import Numbering, Salvaged
+from firetrail.store.repair.salvage import Numbering, SalvageResult
 from firetrail.system import System
 
 COUNT = 20
@@ -75,7 +75,7 @@ def test_offsets_in_all_files_of_the_broker_are_replaced(tmp_path: Path) -> None
     for topic in ("T", "SCHEDULE_TOPIC_XXXX"):
         for old in range(7, 12):
             numbering.note((topic, 0), old, old - 2)
-    broker = Renumbering()
+    broker = SalvagedPositions()
     body = CheckpointBody("T", "Popper", 0, 8, 1, 1000, 2, differences=[0, 1]).encode(standard=True)
     with Store.open(tmp_path / "notes") as store:
         for tags, content in (("ck", body), ("ack", b"{}"), ("ck", b"nonsense")):
@@ -107,7 +107,7 @@ def test_offsets_in_all_files_of_the_broker_are_replaced(tmp_path: Path) -> None
     order = {"popTime": 1, "i": 1000, "o": [8], "l": 1, "cm": 0}
     write(ORDERS, {"table": {"T@G": {0: order}, "U@G": {0: order | {"o": [-1]}}}})
     with StoreView.open(tmp_path) as view:
-        broker.finish(view, Salvaged(5, 3, 0, [], 0, numbering))
+        broker.finish(view, SalvageResult(5, 3, 0, [], 0, numbering))
     assert broker.done == [
         "group G: offset 9 of T/0 is now 7",
         "group Popper: offset 11 of T/0 is now 6",

@@ -27,7 +27,7 @@ from firetrail.remoting.messages.replica_bodies import (
     HandOverReport,
     ReplicaStatus,
 )
-from firetrail.replication.group.group_check import Doubt
+from firetrail.replication.group.group_check import StateConflict
 from firetrail.replication.replica.follower_status import FollowerState
 from firetrail.store.settings.config import BrokerRole
 
@@ -103,7 +103,7 @@ def test_a_replica_without_a_master_says_why_it_cannot_be_elected() -> None:
 def test_all_states_of_followers_and_all_doubts_are_states() -> None:
     for state in FollowerState:
         state_of(following(state=state.value))
-    for doubt in Doubt:
+    for doubt in StateConflict:
         assert MemberState(doubt.value) in ADVICE
 
 

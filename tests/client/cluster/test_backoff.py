@@ -26,7 +26,7 @@ from firetrail.client.cluster import backoff
 from firetrail.client.cluster.backoff import (
     FIRST_PAUSE_S,
     PAUSE_MAX_S,
-    BrokerPatience,
+    Backoff,
     pauses,
     was_not_sent,
 )
@@ -65,9 +65,7 @@ async def test_a_call_uses_all_its_time(monkeypatch: pytest.MonkeyPatch) -> None
         raise failures[-1]
 
     with pytest.raises(NotReachedError) as caught:
-        await BrokerPatience("Producer").until_reached(
-            fail, 10.0, lambda: refreshed.append(time.now)
-        )
+        await Backoff("Producer").until_reached(fail, 10.0, lambda: refreshed.append(time.now))
     assert caught.value is failures[-1]
     assert time.now == 10.0
     assert FIRST_PAUSE_S / 2 <= time.pauses[0] <= FIRST_PAUSE_S
@@ -79,7 +77,7 @@ async def test_a_call_ends_with_its_first_success(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     time = SteppedTime(monkeypatch)
-    waits = BrokerPatience("Producer")
+    waits = Backoff("Producer")
 
     async def call() -> str:
         if time.now < 3.0:
@@ -111,7 +109,7 @@ async def test_what_may_have_arrived_is_not_repeated(error: Exception) -> None:
         raise error
 
     with pytest.raises(type(error)):
-        await BrokerPatience("Producer").until_reached(fail, 10.0)
+        await Backoff("Producer").until_reached(fail, 10.0)
     assert calls == 1
 
 

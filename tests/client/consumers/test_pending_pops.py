@@ -16,7 +16,7 @@ from firetrail.client import (
     Producer,
     SimpleConsumer,
 )
-from firetrail.client.consumers.pop import Popped, Popper
+from firetrail.client.consumers.pop import PopClient, Popped
 
 FIRST = ConsumeFromWhere.FIRST_OFFSET
 LONG_S = 1000.0
@@ -146,7 +146,7 @@ async def test_a_failed_receive_raises_and_does_not_log(
 
     await fill(namesrv, "T", 1)
     async with SimpleConsumer(namesrv, "G", {"T": "*"}) as consumer:
-        monkeypatch.setattr(Popper, "pop", fail)
+        monkeypatch.setattr(PopClient, "pop", fail)
         with pytest.raises(ConnectionError, match="the broker is away"):
             await consumer.receive(wait_s=0.1)
     assert "the broker is away" not in caplog.text
@@ -163,7 +163,7 @@ async def test_a_failed_pop_of_a_cancelled_receive_is_logged(
 
     await fill(namesrv, "T", 1)
     async with SimpleConsumer(namesrv, "G", {"T": "*"}) as consumer:
-        monkeypatch.setattr(Popper, "pop", fail)
+        monkeypatch.setattr(PopClient, "pop", fail)
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(consumer.receive(), 0.05)
         failing.set()
@@ -176,7 +176,7 @@ async def test_a_message_that_could_not_be_returned_is_logged(
 ) -> None:
     """The broker may have done what it did not confirm, so the log does not claim either."""
     received = asyncio.Event()
-    pop = Popper.pop
+    pop = PopClient.pop
 
     async def late(*args: Any, **more: Any) -> list[Popped]:
         messages = await pop(*args, **more)
@@ -188,8 +188,8 @@ async def test_a_message_that_could_not_be_returned_is_logged(
 
     await fill(namesrv, "T", 1)
     async with SimpleConsumer(namesrv, "G", {"T": "*"}) as consumer:
-        monkeypatch.setattr(Popper, "pop", late)
-        monkeypatch.setattr(Popper, "change", fail)
+        monkeypatch.setattr(PopClient, "pop", late)
+        monkeypatch.setattr(PopClient, "change", fail)
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(consumer.receive(), 0.05)
         received.set()

@@ -29,7 +29,7 @@ from firetrail.pipeline.jobs.archive.lake_reader import archived_files
 from firetrail.pipeline.jobs.archive.manifest import DataFile, LakeLayout
 from firetrail.pipeline.jobs.archive.parquet_files import ArchivePart, PartitionFile, archive_part
 from firetrail.pipeline.jobs.restore import restore
-from firetrail.pipeline.source.plan.fingerprint import whole_sight
+from firetrail.pipeline.source.plan.fingerprint import whole_fingerprint
 from firetrail.store.inspect.view import StoreView
 
 Put = Callable[..., None]
@@ -142,7 +142,7 @@ def whole_log(root: Path, lake: Lake) -> ArchivePart:
     """Return the part of a task that archives a whole log."""
     with StoreView.open(root) as view:
         return ArchivePart(
-            str(root), whole_sight(view), 0, view.end, lake, "x", LakeLayout.DAY, False
+            str(root), whole_fingerprint(view), 0, view.end, lake, "x", LakeLayout.DAY, False
         )
 
 

@@ -9,7 +9,7 @@ from pyspark.sql.types import StructType
 from tests.pipeline.shops import make_shop
 
 from firetrail.errors import PipelineError
-from firetrail.pipeline.jobs.query_plan import Need, needs
+from firetrail.pipeline.jobs.query_plan import RequiredColumns, needs
 from firetrail.pipeline.jobs.sql import VIEWS, sql
 from firetrail.pipeline.kernels.pick import TIME_MAX, TIME_MIN
 from firetrail.pipeline.source.plan.ranges import NO_BOUNDS, Bounds
@@ -24,7 +24,7 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_shop(tmp_path_factory.mktemp("shop") / "data")
 
 
-def found(spark: SparkSession, query: str) -> dict[str, Need]:
+def found(spark: SparkSession, query: str) -> dict[str, RequiredColumns]:
     schema = StructType.fromDDL(ddl(NAMES))
     assert isinstance(schema, StructType)
     try:
@@ -155,7 +155,7 @@ def test_conditions_become_bounds(spark: SparkSession, condition: str, bounds: B
 def test_a_column_with_the_name_of_another_has_no_bounds_of_that_one(spark: SparkSession) -> None:
     query = "select 1 from (select tags as Topic, topic as tags, size as queue_id from messages)"
     need = found(spark, f"{query} where TOPIC = 'a' and Tags = 'b' and queue_id = 3")
-    assert need["messages"] == Need(("topic", "tags", "size"), Bounds(frozenset({"b"})))
+    assert need["messages"] == RequiredColumns(("topic", "tags", "size"), Bounds(frozenset({"b"})))
 
 
 def test_spark_decides_whether_case_counts(spark: SparkSession, shop: Path) -> None:
@@ -174,7 +174,7 @@ def test_several_uses_need_what_any_of_them_needs(spark: SparkSession) -> None:
         "select size from messages where topic = 'a' and queue_offset < 5 union all "
         "select flag from messages where topic = 'b' and queue_offset between 3 and 7"
     )
-    assert found(spark, query)["messages"] == Need(
+    assert found(spark, query)["messages"] == RequiredColumns(
         ("topic", "queue_offset", "flag", "size"),
         Bounds(topics=frozenset({"a", "b"}), queue_offsets=(0, 8)),
     )

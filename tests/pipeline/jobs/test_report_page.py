@@ -14,9 +14,9 @@ from firetrail.pipeline.jobs.report.figures import (
     MAP_ROWS,
     TOPICS_SHOWN,
     Figures,
-    Flaw,
-    Hot,
+    FrequentValue,
     MapAxis,
+    ReportedDamage,
     TimeAxis,
     TopicFigures,
 )
@@ -93,8 +93,8 @@ def figures(topics: int = 3, name: str = "topic") -> Figures:
         found.sizes[n, 16 + n] = 100
     found.attempts = Counter({0: 200, 1: 5, 16: 1})
     found.cells = {0: 0, 40: 1, 100: 2}
-    found.tags = [Hot(f"{name}-0", "paid", 50)]
-    found.keys = [Hot(f"{name}-1", "k", 5)]
+    found.tags = [FrequentValue(f"{name}-0", "paid", 50)]
+    found.keys = [FrequentValue(f"{name}-1", "k", 5)]
     return found
 
 
@@ -131,9 +131,9 @@ def test_topics_beyond_the_colours_are_summed_up() -> None:
 def test_names_from_the_store_stay_text() -> None:
     found = figures(name=EVIL)
     found.store = f"data/{EVIL}"
-    found.tags = [Hot(EVIL, EVIL, 3)]
-    found.keys = [Hot(EVIL, EVIL, 3)]
-    found.flaws = [Flaw(EVIL, 3, 3, "body-crc", EVIL)]
+    found.tags = [FrequentValue(EVIL, EVIL, 3)]
+    found.keys = [FrequentValue(EVIL, EVIL, 3)]
+    found.flaws = [ReportedDamage(EVIL, 3, 3, "body-crc", EVIL)]
     found.flaws_total = 1
     page = render(found, MADE)
     check(page)
@@ -143,7 +143,7 @@ def test_names_from_the_store_stay_text() -> None:
 def test_damage_is_listed_up_to_a_limit() -> None:
     found = figures()
     found.flaws = [
-        Flaw("commitlog/0", n, 70_000 + n, "body-crc", "the body's checksum differs")
+        ReportedDamage("commitlog/0", n, 70_000 + n, "body-crc", "the body's checksum differs")
         for n in range(30)
     ]
     found.flaws_total = 31

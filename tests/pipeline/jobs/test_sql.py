@@ -23,7 +23,7 @@ from firetrail.cli import main as cli
 from firetrail.cli.command import ExitCode
 from firetrail.errors import PipelineError, StoreDamagedError
 from firetrail.pipeline import java
-from firetrail.pipeline.jobs.query_plan import Need, needs
+from firetrail.pipeline.jobs.query_plan import RequiredColumns, needs
 from firetrail.pipeline.jobs.sql import Result, sql
 
 PER_TOPIC = (
@@ -89,7 +89,7 @@ def test_threads_may_query_different_stores(
     def count_other() -> None:
         counts.append(sql(spark, other, query).collect()[0][0])
 
-    def needs_of_both(*arguments: Any) -> dict[str, Need]:
+    def needs_of_both(*arguments: Any) -> dict[str, RequiredColumns]:
         if threading.current_thread() is thread:
             entered.set()
             return needs(*arguments)

@@ -323,7 +323,7 @@ def test_large_chunks_are_cut(root: Path, tmp_path: Path, monkeypatch: pytest.Mo
 
     monkeypatch.setattr(staged_rows, "CHUNK_BYTES", 1000)
     options = columns.parse_options({"path": str(root)}, stream=False)
-    stager = staged_rows.Stager(options, tmp_path / "staged")
+    stager = staged_rows.RowStager(options, tmp_path / "staged")
     batch = pa.RecordBatch.from_pydict({"topic": ["T"] * 50, "body": [b"x" * 100] * 50})
     path = stager.stage([batch])
     assert path is not None

@@ -53,7 +53,7 @@ def staged(
 ) -> dict[tuple[str, int], list[BatchItem]]:
     """Return what is staged for each queue."""
     parsed = columns.parse_options({"path": str(folder / "none"), **options}, stream=False)
-    path = staged_rows.Stager(parsed, folder).stage(batches)
+    path = staged_rows.RowStager(parsed, folder).stage(batches)
     assert path is not None
     found: dict[tuple[str, int], list[BatchItem]] = {}
     with pa.memory_map(path) as file, pa.ipc.open_stream(file) as stream:

@@ -10,7 +10,7 @@ from firetrail.pipeline.source.options import (
     INTERNAL_OPTIONS,
     LATEST,
     OPTIONS,
-    Edge,
+    ReadBoundary,
     ReadOptions,
     View,
     parse_options,
@@ -79,7 +79,7 @@ def test_values_are_parsed() -> None:
     assert options.tags == ("A", "B")
     assert options.columns == ("topic", "body")
     assert (options.decompress, options.permissive) == (True, True)
-    assert options.ending_offsets == Edge(LATEST)
+    assert options.ending_offsets == ReadBoundary(LATEST)
     assert parse_options({"path": "s", "tags": "A || *"}).tags == ()
 
 

@@ -14,11 +14,11 @@ from firetrail import Store
 from firetrail.errors import StoreDamagedError
 from firetrail.format import layout
 from firetrail.format.record import Record
-from firetrail.pipeline.source.arrays import Gatherer
+from firetrail.pipeline.source.arrays import BatchBuilder
 from firetrail.pipeline.source.plan import log_splits
 from firetrail.pipeline.source.plan.store_splits import EVERYTHING, QueueRange
 from firetrail.pipeline.source.schema import CHEAPEST, METADATA, NAMES, fields
-from firetrail.pipeline.source.unit_reader import Chooser
+from firetrail.pipeline.source.unit_reader import RecordSelector
 from firetrail.pipeline.wire.broker_reader import _Decoder
 from firetrail.pipeline.wire.broker_splits import BrokerRange
 
@@ -103,8 +103,10 @@ def wire(store: Path, columns: tuple[str, ...], permissive: bool) -> int:
     (path,) = (store / "commitlog").iterdir()
     sent = path.read_bytes().rstrip(b"\0")
     part = BrokerRange("broker", QueueRange("usual", 0, 0, COUNT))
-    decoder = _Decoder(Gatherer(fields(columns)), permissive)
-    return sum(b.num_rows for b in decoder.batches(part, sent, Chooser(None, b"", EVERYTHING)))
+    decoder = _Decoder(BatchBuilder(fields(columns)), permissive)
+    return sum(
+        b.num_rows for b in decoder.batches(part, sent, RecordSelector(None, b"", EVERYTHING))
+    )
 
 
 READERS: tuple[Reader, ...] = (log, scanned, looked_up, by_key, by_key_in_log, remote, wire)

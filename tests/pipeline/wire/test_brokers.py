@@ -22,7 +22,7 @@ from firetrail.pipeline.wire import retry
 from firetrail.pipeline.wire.broker_reader import read_wire
 from firetrail.pipeline.wire.broker_splits import WireSplit
 from firetrail.pipeline.wire.broker_stream import WireStreamReader
-from firetrail.pipeline.wire.retry import Patience
+from firetrail.pipeline.wire.retry import RequestRetry
 from firetrail.pipeline.wire.sender import Sender
 from firetrail.remoting.wire.codes import ResponseCode
 
@@ -95,7 +95,7 @@ class TestPatience:
                 raise left.pop(0)
             return 7
 
-        return run(lambda: Patience("127.0.0.1:1", limit_ms).ask(ask, "asking", "T"))
+        return run(lambda: RequestRetry("127.0.0.1:1", limit_ms).ask(ask, "asking", "T"))
 
     def test_temporary_errors_are_retried(self) -> None:
         busy = RequestError(ResponseCode.SYSTEM_BUSY, "busy")

@@ -14,7 +14,7 @@ from tests.pipeline.wire.test_batch import rows
 from firetrail import Message
 from firetrail.broker.background import BackgroundBroker
 from firetrail.client.cluster.session import Session
-from firetrail.client.consumers.pull import Puller, PullResult
+from firetrail.client.consumers.pull import PullClient, PullResult
 from firetrail.errors import DataLostError, PipelineError, StoreDamagedError
 from firetrail.format.layout import RECORD_SIZE_MIN
 from firetrail.pipeline.failures import _from_text
@@ -144,12 +144,14 @@ class TestRepair:
     @pytest.fixture
     def held_back(self, monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
         monkeypatch.setattr(retry, "PAUSE_S", 0.0)
-        ask = Puller.ask
+        ask = PullClient.ask
 
         def hold(times: int) -> None:
             left = times
 
-            async def held(self: Puller, queue: Any, offset: int, *given: Any, **how: Any) -> Any:
+            async def held(
+                self: PullClient, queue: Any, offset: int, *given: Any, **how: Any
+            ) -> Any:
                 nonlocal left
                 found = await ask(self, queue, offset, *given, **how)
                 if offset != 10 or not left:
@@ -162,7 +164,7 @@ class TestRepair:
                     status="OFFSET_OVERFLOW_ONE",
                 )
 
-            monkeypatch.setattr(Puller, "ask", held)
+            monkeypatch.setattr(PullClient, "ask", held)
 
         return hold
 

@@ -12,7 +12,7 @@ from firetrail.broker.services.clients import Client
 from firetrail.broker.transactions.half_messages import ask
 from firetrail.format.properties import TRANSACTION_CHECK_TIMES
 from firetrail.proxy.calls import transactions
-from firetrail.proxy.calls.transactions import HalfPlace, KnownTransactions
+from firetrail.proxy.calls.transactions import HalfMessagePlace, KnownTransactions
 from firetrail.proxy.schema.messages import (
     Duration,
     EndTransactionRequest,
@@ -133,7 +133,7 @@ async def test_an_orphan_is_shown_to_its_producer(transactional: Service) -> Non
     assert orphan.message.system_properties.message_type == MessageType.TRANSACTION
     assert TRANSACTION_CHECK_TIMES not in orphan.message.user_properties
     place = transactional.known.find("X", "t1")
-    assert place == HalfPlace("broker-a", record.queue_offset, record.physical_offset, "X")
+    assert place == HalfMessagePlace("broker-a", record.queue_offset, record.physical_offset, "X")
     transactional.transactions = calls
     assert await end(transactional, source=TransactionSource.SOURCE_SERVER_CHECK) == "OK"
     assert await bodies(transactional) == [b"hello"]
@@ -145,7 +145,7 @@ async def test_an_orphan_is_shown_to_its_producer(transactional: Service) -> Non
 def test_the_number_of_remembered_places_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transactions, "REMEMBERED_MAX", 2)
     known = KnownTransactions()
-    places = [HalfPlace("b", number, number, "X") for number in range(3)]
+    places = [HalfMessagePlace("b", number, number, "X") for number in range(3)]
     for number, place in enumerate(places):
         known.remember("X", f"t{number}", place)
     assert known.find("X", "t0") is None

@@ -14,7 +14,7 @@ from tests.remoting.loopbacks import ECHO, HANDLERS, echo, serving
 from firetrail.remoting.connections.connection import WRITE_HIGH, Connection
 from firetrail.remoting.connections.handlers import Handler
 from firetrail.remoting.servers import costly_requests
-from firetrail.remoting.servers.addresses import Share
+from firetrail.remoting.servers.addresses import AddressShare
 from firetrail.remoting.servers.client_limits import COSTLY_BURST_S, COSTLY_WAIT_S, ServerLimits
 from firetrail.remoting.servers.costly_requests import IDLE_S, CostlyRequests
 from firetrail.remoting.servers.server import RemotingServer
@@ -36,14 +36,14 @@ class Scene:
         self.ran: list[str] = []
         self.tasks: list[asyncio.Future[RemotingCommand | None]] = []
 
-    def address(self, *, is_used_up: bool = False) -> Share:
-        share = Share(ServerLimits(), self.clock())
+    def address(self, *, is_used_up: bool = False) -> AddressShare:
+        share = AddressShare(ServerLimits(), self.clock())
         if is_used_up:
             share.costly.charge(COSTLY_BURST_S + 1)
         return share
 
     def ask(
-        self, share: Share, name: str, connection: Connection | None = None
+        self, share: AddressShare, name: str, connection: Connection | None = None
     ) -> RemotingCommand | None:
         """Ask; return the answer if there is one at once."""
 

@@ -5,14 +5,14 @@ from tests.replication.simulated_engine import TIMING
 from tests.replication.simulated_group import World
 
 from firetrail.replication.group.election import Election, LeaseTiming
-from firetrail.replication.group.group_view import GroupView, Holder, InSyncSet
+from firetrail.replication.group.group_view import GroupView, InSyncSet, LeaseHolder
 
 EMPTY = GroupView(1, None, None)
 SEEDS = 6
 
 
 def held_by(member: int, token: str, epoch: int, revision: int | None = None) -> GroupView:
-    holder = Holder(member, "127.0.0.1:10911", "127.0.0.1:10912", token, epoch)
+    holder = LeaseHolder(member, "127.0.0.1:10911", "127.0.0.1:10912", token, epoch)
     return GroupView(revision or epoch, holder, InSyncSet(frozenset({member}), 0, epoch))
 
 

@@ -23,8 +23,8 @@ from firetrail.replication.group.group_memory import GroupMemory
 from firetrail.replication.group.group_view import (
     Candidate,
     GroupView,
-    Holder,
     InSyncSet,
+    LeaseHolder,
     MemberReport,
     SetChange,
 )
@@ -92,7 +92,7 @@ def holder_of(view: GroupView) -> int | None:
     return view.holder.member if view.holder is not None else None
 
 
-def entries(view: GroupView) -> tuple[Holder | None, InSyncSet | None]:
+def entries(view: GroupView) -> tuple[LeaseHolder | None, InSyncSet | None]:
     """The entries of a group; the revision also changes with other groups."""
     return view.holder, view.in_sync
 

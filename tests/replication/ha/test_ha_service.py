@@ -28,7 +28,7 @@ from firetrail.replication.ha.ha_frames import (
     identity_number,
 )
 from firetrail.replication.ha.ha_service import CONNECTIONS_MAX
-from firetrail.replication.ha.ha_source import Admitted, HALimits
+from firetrail.replication.ha.ha_source import AdmittedConnection, HALimits
 from firetrail.replication.ha.ha_transfers import send_all
 from firetrail.store.settings.config import BrokerRole
 
@@ -166,7 +166,7 @@ class TestHostilePeers:
     def test_a_replica_has_connected_once_it_is_admitted(
         self, master: Master, caplog: pytest.LogCaptureFixture
     ) -> None:
-        def refuse(connection: socket.socket, address: str) -> Admitted:
+        def refuse(connection: socket.socket, address: str) -> AdmittedConnection:
             raise ReplicationError("no signature")
 
         caplog.set_level(logging.INFO)

@@ -27,7 +27,7 @@ from firetrail.remoting.wire.codes import RequestCode
 from firetrail.replication.log.epochs import Epoch, EpochFile
 from firetrail.replication.replica.follower_status import FollowerState
 from firetrail.replication.replica.master_check import Master
-from firetrail.replication.replica.rewind import RewindPlan, Rewound, plan_rewind, rewind
+from firetrail.replication.replica.rewind import RewindPlan, RewindResult, plan_rewind, rewind
 from firetrail.store.inspect.view import StoreView
 from firetrail.system import SYSTEM
 
@@ -42,7 +42,7 @@ async def asking(master: FakeMaster) -> AsyncIterator[Master]:
         await client.close()
 
 
-async def rewound(folder: Path, master: FakeMaster) -> Rewound:
+async def rewound(folder: Path, master: FakeMaster) -> RewindResult:
     """Rewind a store."""
     async with asking(master) as asked:
         return await rewind(SYSTEM, folder, asked)

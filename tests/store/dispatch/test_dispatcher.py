@@ -17,7 +17,7 @@ from firetrail import FlushMode, Message, PutStatus, Store
 from firetrail.errors import FlushFailedError
 from firetrail.store.broker_store import BrokerStore
 from firetrail.store.dispatch import dispatcher, loop_dispatch
-from firetrail.store.dispatch.derivation import Arrival, OutOfTime, Step
+from firetrail.store.dispatch.derivation import Arrival, DeadlineExceeded, Step
 from firetrail.store.dispatch.dispatcher import Dispatcher
 from firetrail.store.log.scan import ROWS_PER_STEP
 from firetrail.system import SYSTEM
@@ -418,7 +418,7 @@ class TestHelp:
         caplog: pytest.LogCaptureFixture,
     ) -> None:
         def is_late(*parts: object, **options: object) -> None:
-            raise OutOfTime
+            raise DeadlineExceeded
 
         dispatcher = served.dispatch.dispatcher
         with monkeypatch.context() as patch:

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from tests.lives import (
+from tests.generations import (
     Damage,
     Shop,
     as_java_crashes,
@@ -23,9 +23,14 @@ from firetrail.store.evidence.catalog import Catalog
 from firetrail.store.evidence.inventory import Inventory
 from firetrail.store.inspect.view import StoreView
 from firetrail.store.problems import ProblemKind
-from firetrail.store.queues.generations import LeftOut, Lives, Reason, begins_new_life
-from firetrail.store.queues.queue_table import Extent, QueueKey
-from firetrail.store.repair.rebuild import Rebuilt, rebuild
+from firetrail.store.queues.generations import (
+    OmittedMessages,
+    QueueGenerations,
+    Reason,
+    begins_new_life,
+)
+from firetrail.store.queues.queue_table import QueueExtent, QueueKey
+from firetrail.store.repair.rebuild import RebuildResult, rebuild
 from firetrail.store.repair.repair import Repair, repair_store
 from firetrail.store.repair.salvage import salvage_store
 from firetrail.system import System
@@ -48,7 +53,7 @@ def shop(tmp_path: Path) -> Shop:
     return shop
 
 
-def rebuilt(root: Path, target: Path) -> Rebuilt:
+def rebuilt(root: Path, target: Path) -> RebuildResult:
     with StoreView.open(root) as view:
         return rebuild(view, target, DELAYS, lambda done: None)
 
@@ -75,17 +80,17 @@ def test_only_number_0_after_others_begins_a_new_life() -> None:
 
 
 def test_former_and_repeated_messages_are_counted(tmp_path: Path) -> None:
-    lives = Lives()
-    assert not lives.note(("T", 0), 4, 3, 0, 2)  # retention has deleted what was before
-    assert not lives.note(("T", 0), 6, 2, 3, 4)  # the first is one again
-    assert lives.note(("T", 0), 0, 1, 5, 5)
-    assert lives.note(("T", 0), 0, 2, 6, 7)
-    assert not lives.note(("T", 0), 1, 2, 8, 9)
-    assert lives.end(("T", 0)) == 3 and lives.end(("T", 1)) is None
+    generations = QueueGenerations()
+    assert not generations.note(("T", 0), 4, 3, 0, 2)  # retention has deleted what was before
+    assert not generations.note(("T", 0), 6, 2, 3, 4)  # the first is one again
+    assert generations.note(("T", 0), 0, 1, 5, 5)
+    assert generations.note(("T", 0), 0, 2, 6, 7)
+    assert not generations.note(("T", 0), 1, 2, 8, 9)
+    assert generations.end(("T", 0)) == 3 and generations.end(("T", 1)) is None
     catalog = catalog_of(tmp_path, ("T", 0))
-    assert lives.left_out(catalog) == (
-        LeftOut("T", Reason.FORMER, 6),
-        LeftOut("T", Reason.REPEATED, 1),
+    assert generations.left_out(catalog) == (
+        OmittedMessages("T", Reason.FORMER, 6),
+        OmittedMessages("T", Reason.REPEATED, 1),
     )
 
 
@@ -93,51 +98,57 @@ class TestFormerQueues:
     """T/0 began again at 70, T/2 at 90; the other queues have no folder."""
 
     @pytest.fixture
-    def lives(self) -> Lives:
-        lives = Lives()
-        lives.note(("T", 0), 0, 3, 0, 20)
-        lives.note(("T", 1), 0, 4, 10, 50)  # before the last message of T/2 that was deleted
-        lives.note(("T", 2), 0, 2, 30, 40)
-        lives.note(("T", 3), 0, 2, 50, 60)  # before or after the topic was deleted
-        lives.note(("T", 0), 0, 2, 70, 80)
-        lives.note(("T", 2), 0, 1, 90, 90)
-        return lives
+    def generations(self) -> QueueGenerations:
+        generations = QueueGenerations()
+        generations.note(("T", 0), 0, 3, 0, 20)
+        generations.note(("T", 1), 0, 4, 10, 50)  # before the last message of T/2 that was deleted
+        generations.note(("T", 2), 0, 2, 30, 40)
+        generations.note(("T", 3), 0, 2, 50, 60)  # before or after the topic was deleted
+        generations.note(("T", 0), 0, 2, 70, 80)
+        generations.note(("T", 2), 0, 1, 90, 90)
+        return generations
 
-    def test_only_proven_ones_are_left_out(self, lives: Lives, tmp_path: Path) -> None:
-        assert lives.former(catalog_of(tmp_path)) == [("T", 1)]
+    def test_only_proven_ones_are_left_out(
+        self, generations: QueueGenerations, tmp_path: Path
+    ) -> None:
+        assert generations.former(catalog_of(tmp_path)) == [("T", 1)]
 
-    def test_a_recorded_deletion_decides(self, lives: Lives, tmp_path: Path) -> None:
+    def test_a_recorded_deletion_decides(
+        self, generations: QueueGenerations, tmp_path: Path
+    ) -> None:
         catalog = catalog_of(tmp_path, inventory=Inventory(removed={"T": 65}))
-        assert lives.former(catalog) == [("T", 1), ("T", 3)]
+        assert generations.former(catalog) == [("T", 1), ("T", 3)]
         catalog = catalog_of(tmp_path, inventory=Inventory(removed={"T": 45}))
-        assert lives.former(catalog) == []
+        assert generations.former(catalog) == []
 
-    def test_a_complete_inventory_decides(self, lives: Lives, tmp_path: Path) -> None:
-        inventory = Inventory(durable_offset=85, queues={("T", 1): Extent(0, 4)})
+    def test_a_complete_inventory_decides(
+        self, generations: QueueGenerations, tmp_path: Path
+    ) -> None:
+        inventory = Inventory(durable_offset=85, queues={("T", 1): QueueExtent(0, 4)})
         catalog = catalog_of(tmp_path, inventory=inventory, closed=True)
-        assert lives.former(catalog) == [("T", 0), ("T", 3)]  # T/2 has a later message
+        assert generations.former(catalog) == [("T", 0), ("T", 3)]  # T/2 has a later message
 
     def test_after_an_unclean_stop_the_inventory_may_lack_queues(
-        self, lives: Lives, tmp_path: Path
+        self, generations: QueueGenerations, tmp_path: Path
     ) -> None:
-        inventory = Inventory(durable_offset=85, queues={("T", 1): Extent(0, 4)})
-        assert lives.former(catalog_of(tmp_path, inventory=inventory)) == []
+        inventory = Inventory(durable_offset=85, queues={("T", 1): QueueExtent(0, 4)})
+        assert generations.former(catalog_of(tmp_path, inventory=inventory)) == []
 
     def test_numbers_that_are_not_consecutive_prove_nothing(self, tmp_path: Path) -> None:
         """The messages between them, which are damaged, may have begun a new life."""
-        lives = Lives()
-        lives.note(("T", 1), 0, 4, 10, 20)
-        lives.note(("T", 0), 0, 3, 30, 40)
-        lives.note(("T", 0), 0, 3, 60, 70)
-        lives.note(("T", 1), 2, 2, 80, 90)
-        assert lives.former(catalog_of(tmp_path)) == []
+        generations = QueueGenerations()
+        generations.note(("T", 1), 0, 4, 10, 20)
+        generations.note(("T", 0), 0, 3, 30, 40)
+        generations.note(("T", 0), 0, 3, 60, 70)
+        generations.note(("T", 1), 2, 2, 80, 90)
+        assert generations.former(catalog_of(tmp_path)) == []
 
 
 def test_a_rebuild_gives_up_the_former_life(shop: Shop, tmp_path: Path) -> None:
     shop.close()
     made = rebuilt(shop.root, tmp_path / "new")
     assert derived(tmp_path / "new") == derived(shop.root)
-    assert made.left_out == (LeftOut("T", Reason.FORMER, 8),)
+    assert made.left_out == (OmittedMessages("T", Reason.FORMER, 8),)
 
 
 def test_several_lives_and_a_last_one_that_is_longer(shop: Shop, tmp_path: Path) -> None:
@@ -147,7 +158,7 @@ def test_several_lives_and_a_last_one_that_is_longer(shop: Shop, tmp_path: Path)
     shop.close()
     made = rebuilt(shop.root, tmp_path / "new")
     assert derived(tmp_path / "new") == derived(shop.root)
-    assert made.left_out == (LeftOut("T", Reason.FORMER, 11),)
+    assert made.left_out == (OmittedMessages("T", Reason.FORMER, 11),)
 
 
 def test_a_life_whose_beginning_has_expired(tmp_path: Path) -> None:
@@ -164,7 +175,7 @@ def test_a_life_whose_beginning_has_expired(tmp_path: Path) -> None:
     made = rebuilt(shop.root, tmp_path / "new")
     queue = f"consumequeue/T/0/{0:020}"
     assert (tmp_path / "new" / queue).read_bytes() == (shop.root / queue).read_bytes()
-    assert made.left_out == (LeftOut("T", Reason.FORMER, len(left) - 2),)
+    assert made.left_out == (OmittedMessages("T", Reason.FORMER, len(left) - 2),)
     assert checked(shop.root).ok
 
 
@@ -176,7 +187,7 @@ def test_a_deleted_light_queue_is_rebuilt_without_former_messages(tmp_path: Path
     shop.close()
     made = rebuilt(shop.root, tmp_path / "new")
     assert derived(tmp_path / "new") == derived(shop.root)
-    assert made.left_out == (LeftOut(LIGHT, Reason.FORMER, 4),)
+    assert made.left_out == (OmittedMessages(LIGHT, Reason.FORMER, 4),)
     report = checked(shop.root)
     assert report.ok and [warning.kind for warning in report.warnings] == [
         ProblemKind.QUEUE_RESTART
@@ -188,7 +199,7 @@ def test_a_topic_that_stays_deleted(shop: Shop, tmp_path: Path) -> None:
     shop.close()
     made = rebuilt(shop.root, tmp_path / "new")
     assert derived(tmp_path / "new") == derived(shop.root)
-    assert made.left_out == (LeftOut("T", Reason.DELETED, 10),)
+    assert made.left_out == (OmittedMessages("T", Reason.DELETED, 10),)
     report = checked(shop.root)
     assert report.ok
     (warning,) = report.warnings
@@ -205,7 +216,7 @@ def test_a_topic_that_the_list_is_too_old_for_is_derived(shop: Shop, tmp_path: P
     as_java_leaves_it(shop.root)  # nor does another list say which queues there are
     made = rebuilt(shop.root, tmp_path / "new")
     assert (tmp_path / "new/consumequeue/T/0").is_dir()
-    assert made.left_out == (LeftOut("T", Reason.FORMER, 8),)
+    assert made.left_out == (OmittedMessages("T", Reason.FORMER, 8),)
     report = checked(shop.root)
     assert {problem.kind for problem in report.problems} == {ProblemKind.UNIT_MISSING}
 
@@ -217,7 +228,7 @@ def test_a_topic_created_again_without_messages(shop: Shop, tmp_path: Path) -> N
     shop.close()
     made = rebuilt(shop.root, tmp_path / "new")
     assert derived(tmp_path / "new") == derived(shop.root)
-    assert made.left_out == (LeftOut("T", Reason.FORMER, 10),)
+    assert made.left_out == (OmittedMessages("T", Reason.FORMER, 10),)
     assert checked(shop.root).ok
 
 
@@ -412,6 +423,6 @@ class TestQueuesOfBatches:
         topics = [path.name for path in (root / "consumequeue").iterdir()]
         list_topics(root, "T1", *topics, attributes={"T1": {"queue.type": "BatchCQ"}})
         made = rebuilt(root, tmp_path / "new")
-        assert LeftOut("T1", Reason.BATCHES, None) in made.left_out
+        assert OmittedMessages("T1", Reason.BATCHES, None) in made.left_out
         assert not (tmp_path / "new/consumequeue/T1").exists()
         assert checked(root).ok

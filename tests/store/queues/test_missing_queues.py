@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from tests.lives import (
+from tests.generations import (
     CONFIG,
     Damage,
     Shop,
@@ -23,7 +23,7 @@ from firetrail import Message, Store
 from firetrail.format.names import LOCK_CONTENT
 from firetrail.store.evidence.inventory import InventoryFile
 from firetrail.store.inspect.view import StoreView
-from firetrail.store.queues.generations import LeftOut, Reason
+from firetrail.store.queues.generations import OmittedMessages, Reason
 from firetrail.store.repair.rebuild import rebuild
 from firetrail.store.repair.repair import Repair, repair_store
 from firetrail.store.repair.salvage import salvage_store
@@ -86,7 +86,7 @@ def test_repairs_derive_them_again_after_a_crash(left: Damage, shop: Shop, tmp_p
     left(root)
     with StoreView.open(root) as view:
         made = rebuild(view, tmp_path / "new", DELAYS, lambda done: None)
-    assert made.left_out == (LeftOut("T", Reason.FORMER, 8),)
+    assert made.left_out == (OmittedMessages("T", Reason.FORMER, 8),)
     for queue_id in range(4):
         assert (tmp_path / "new/consumequeue/T" / str(queue_id)).is_dir()
     repair_store(System(), root, Repair.REBUILD_DERIVED, DELAYS)

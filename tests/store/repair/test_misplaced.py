@@ -17,7 +17,7 @@ from firetrail.errors import FlushFailedError, StoreDamagedError, StoreReadOnlyE
 from firetrail.format.record import Record
 from firetrail.store.inspect.view import StoreView
 from firetrail.store.repair.losses import find_faults
-from firetrail.store.repair.misplaced import Misplaced
+from firetrail.store.repair.misplaced import MisplacedRecord
 from firetrail.store.repair.repair import Repair, repair_store
 from firetrail.system import System
 
@@ -54,7 +54,7 @@ def change(root: Path, message: Record, at: int, value: int) -> None:
     overwrite(path, start + at, bytes([value]))
 
 
-def found(root: Path) -> list[Misplaced]:
+def found(root: Path) -> list[MisplacedRecord]:
     with StoreView.open(root) as view:
         return list(find_faults(view).misplaced.values())
 

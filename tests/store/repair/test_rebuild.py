@@ -17,13 +17,13 @@ from firetrail.format.columns import Check
 from firetrail.format.values.delay import DEFAULT_DELAY_LEVELS, DelayLevels
 from firetrail.store.dispatch import derivation
 from firetrail.store.inspect.view import StoreView
-from firetrail.store.repair.rebuild import Rebuilt, rebuild
+from firetrail.store.repair.rebuild import RebuildResult, rebuild
 
 GOLDEN = Path(__file__).parents[2] / "golden"
 DELAYS = DelayLevels.parse(DEFAULT_DELAY_LEVELS)
 
 
-def rebuilt(store: Path, target: Path) -> Rebuilt:
+def rebuilt(store: Path, target: Path) -> RebuildResult:
     with StoreView.open(store) as view:
         return rebuild(view, target, DELAYS, lambda done: None)
 

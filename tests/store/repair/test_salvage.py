@@ -14,7 +14,7 @@ from firetrail.cli.main import main
 from firetrail.errors import StoreError, StoreLockedError
 from firetrail.format.record import Record
 from firetrail.format.values.delay import DEFAULT_DELAY_LEVELS, DelayLevels
-from firetrail.store.repair.salvage import Numbering, Salvaged, salvage_store
+from firetrail.store.repair.salvage import Numbering, SalvageResult, salvage_store
 from firetrail.system import System
 
 pytestmark = pytest.mark.stepped_threads
@@ -52,7 +52,7 @@ def spoil(root: Path, message: Record, at: int) -> None:
     flip(root / "commitlog" / f"{offset // 4096 * 4096:020}", offset % 4096 + at)
 
 
-def salvaged(root: Path, target: Path) -> Salvaged:
+def salvaged(root: Path, target: Path) -> SalvageResult:
     return salvage_store(System(), root, target, DELAYS)
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import Any
 
-from firetrail.access.rules import RULES, Asked
+from firetrail.access.rules import RULES, ReceivedRequest
 from firetrail.access.user_bodies import AclInfo, PolicyEntryInfo, UserInfo
 from firetrail.auth.policies import User
 from firetrail.auth.resources import Requirement
@@ -90,7 +90,7 @@ def _names(kind: str, names: Iterable[str]) -> dict[str, Any]:
 
 
 def _named_in_body(request: RemotingCommand) -> dict[str, Any]:
-    return needed_names(RULES[request.code].needs(Asked(request, "")))
+    return needed_names(RULES[request.code].needs(ReceivedRequest(request, "")))
 
 
 def _settings(request: RemotingCommand) -> dict[str, Any]:

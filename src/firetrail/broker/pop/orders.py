@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from firetrail.broker.state.excess_positions import Overrun, Overshoot, drop_orders
+from firetrail.broker.state.excess_positions import ExcessPosition, Overshoot, drop_orders
 from firetrail.broker.state.group_table import GroupTable
 from firetrail.broker.state.offsets import OffsetTable
 from firetrail.broker.state.saver import Saver
@@ -111,12 +111,12 @@ class PopOrders:
         self._batches.setdefault(f"{topic}@{group}", {})[queue_id] = batch
         self.saver.note_change()
 
-    def set_back(self, overshoot: Overshoot) -> list[Overrun]:
+    def set_back(self, overshoot: Overshoot) -> list[ExcessPosition]:
         """Drop pops of messages that their queues no longer have."""
-        overruns = drop_orders(self._batches, lambda batch: max(batch.offsets), overshoot)
-        if overruns:
+        excess = drop_orders(self._batches, lambda batch: max(batch.offsets), overshoot)
+        if excess:
             self.saver.note_change()
-        return overruns
+        return excess
 
     def popped(self, group: str, queue: QueueKey, pop_time: int) -> Sequence[int]:
         """Return the offsets of a pop, none if it was not the last one."""

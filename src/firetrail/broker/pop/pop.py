@@ -25,7 +25,7 @@ from firetrail.broker.pop.pop_checkpoints import (
 )
 from firetrail.broker.pop.queues import PopQueues
 from firetrail.broker.processors.consumer_checks import ConsumerChecks
-from firetrail.broker.services.long_polling import ANY_OFFSET, HeldRequest, Woken
+from firetrail.broker.services.long_polling import ANY_OFFSET, HeldRequest, WakeOutcome
 from firetrail.errors import FormatError, RequestError
 from firetrail.format.layout import RECORD_HEAD
 from firetrail.format.properties import POP_CK, PROPERTY_CRC, replace_properties
@@ -70,7 +70,7 @@ _Header = PopHeader | PeekHeader | NotificationHeader | PollingInfoHeader
 
 
 @dataclass(slots=True)
-class Taken:
+class TakenMessages:
     """The messages that a pop has taken so far."""
 
     pop_time: int
@@ -162,7 +162,7 @@ class PopProcessor:
         def attempt(end: PollEnd | None) -> Attempt:
             excess = self._checkpoints.excess(holder)
             if excess is not None:
-                taken, full = Taken(self._now_ms()), ResponseCode.POLLING_FULL
+                taken, full = TakenMessages(self._now_ms()), ResponseCode.POLLING_FULL
                 return Attempt(_answer(request, header, taken, full, excess))
             if header.order:
                 taken = self._take_in_order(header, selection)
@@ -229,8 +229,12 @@ class PopProcessor:
 
     # -- taking -------------------------------------------------------------------------------
 
-    def _take(self, header: PopHeader, selection: MessageFilter, holder: ShareHolder) -> Taken:
-        taken = Taken(self._now_ms(), next(self._numbers) % self._checkpoints.queues, holder)
+    def _take(
+        self, header: PopHeader, selection: MessageFilter, holder: ShareHolder
+    ) -> TakenMessages:
+        taken = TakenMessages(
+            self._now_ms(), next(self._numbers) % self._checkpoints.queues, holder
+        )
         where = (header.consumer_group, header.topic, header.queue_id)
         for queue, offset, end in self._queues.positions(*where, header.init_mode):
             if end == offset:
@@ -241,8 +245,8 @@ class PopProcessor:
             taken.rest += max(end - offset, 0)
         return taken
 
-    def _take_in_order(self, header: PopHeader, selection: MessageFilter) -> Taken:
-        taken = Taken(self._now_ms(), ORDERED)
+    def _take_in_order(self, header: PopHeader, selection: MessageFilter) -> TakenMessages:
+        taken = TakenMessages(self._now_ms(), ORDERED)
         group = header.consumer_group
         for queue in self._queues.of(group, header.topic, header.queue_id, in_order=True):
             offset = self._queues.begin(group, queue, header.init_mode)
@@ -271,7 +275,7 @@ class PopProcessor:
         count: int,
         selection: MessageFilter,
         header: PopHeader,
-        taken: Taken,
+        taken: TakenMessages,
     ) -> int:
         """Take at most ``count`` messages of a queue; return the new offset of the group."""
         topic, queue_id = queue
@@ -323,7 +327,7 @@ class PopProcessor:
         if (excess := self._long_polling.excess(connection, request)) is not None:
             return attempt(PollEnd(ResponseCode.POLLING_FULL, excess)).answer
 
-        def wake(is_over: bool) -> Woken:
+        def wake(is_over: bool) -> WakeOutcome:
             try:
                 if request.caller is not None:
                     self._clients.check_again(connection, request)
@@ -332,9 +336,9 @@ class PopProcessor:
             except Exception as error:
                 answer, took_all = failure(request, error), False
             if answer is None:
-                return Woken.WAITS
+                return WakeOutcome.WAITS
             self._reply(connection, request, answer)
-            return Woken.TOOK_ALL if took_all else Woken.ANSWERED
+            return WakeOutcome.TOOK_ALL if took_all else WakeOutcome.ANSWERED
 
         retries = self._queues.retry_topics(header.consumer_group, header.topic)
         queues = [(header.topic, max(header.queue_id, ANY_QUEUE))]
@@ -437,7 +441,7 @@ def _renamed(buffers: Part, point: PopCheckpoint, header: PopHeader) -> Iterator
 def _answer(
     request: RemotingCommand,
     header: PopHeader,
-    taken: Taken,
+    taken: TakenMessages,
     code: ResponseCode = ResponseCode.SUCCESS,
     remark: str | None = None,
 ) -> RemotingCommand:

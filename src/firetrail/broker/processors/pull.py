@@ -8,7 +8,7 @@ from collections.abc import Callable
 from firetrail.broker.broker_state import BrokerState
 from firetrail.broker.filter.message_selector import MessageFilter
 from firetrail.broker.processors.consumer_checks import ConsumerChecks
-from firetrail.broker.services.long_polling import PULL_MAX_S, HeldRequest, Woken
+from firetrail.broker.services.long_polling import PULL_MAX_S, HeldRequest, WakeOutcome
 from firetrail.errors import RequestError
 from firetrail.pace.limited_log import LimitedLog
 from firetrail.remoting.connections.connection import Connection
@@ -220,7 +220,7 @@ class PullProcessor:
             else config.short_polling_ms
         )
 
-        def wake(is_over: bool) -> Woken:
+        def wake(is_over: bool) -> WakeOutcome:
             try:
                 if request.caller is not None:
                     self._clients.check_again(connection, request)
@@ -229,9 +229,9 @@ class PullProcessor:
             except Exception as error:
                 answer = failure(request, error)
             if answer is None:
-                return Woken.WAITS
+                return WakeOutcome.WAITS
             connection.reply(request, answer)
-            return Woken.ANSWERED
+            return WakeOutcome.ANSWERED
 
         queues = [(header.topic, header.queue_id)]
         held = HeldRequest(connection, queues, header.queue_offset, wake)

@@ -38,7 +38,7 @@ NOT_ASKED = (
 _log = logging.getLogger(__name__)
 
 
-class Fencing:
+class EpochFence:
     """Closes the store of a master for messages while there is, or may be, a newer master."""
 
     def __init__(self, env: Environment, parts: Parts) -> None:

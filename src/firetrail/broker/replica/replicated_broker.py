@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from firetrail.broker.config import BrokerConfig
-from firetrail.broker.replica.epoch_fence import Fencing
+from firetrail.broker.replica.epoch_fence import EpochFence
 from firetrail.broker.replica.replica_service import ReplicaService
 from firetrail.broker.replica.saved_role import RoleFile
 from firetrail.broker.state.slave_mark import SlaveMark
@@ -54,7 +54,7 @@ class ReplicatedBroker(Protocol):
         """The service that follows the master; None if this broker is a master."""
 
     @property
-    def fencing(self) -> Fencing | None:
+    def epoch_fence(self) -> EpochFence | None:
         """The fence that knows of newer masters; None if this broker is a slave."""
 
     @property
@@ -85,7 +85,7 @@ class ReplicatedBroker(Protocol):
 
 def newest_epoch(broker: ReplicatedBroker) -> int:
     """Return the largest number of an epoch that a broker has heard of; 0 if of none."""
-    heard = broker.fencing.newest if broker.fencing is not None else 0
+    heard = broker.epoch_fence.newest if broker.epoch_fence is not None else 0
     noted = max(broker.roles.known_epoch, broker.slave_mark.notes.known_epoch)
     return max(heard, broker.registered_epoch, broker.epochs.number, noted)
 

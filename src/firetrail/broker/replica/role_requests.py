@@ -19,7 +19,7 @@ GONE_S = 3.0
 _log = logging.getLogger(__name__)
 
 
-class Presence:
+class Reachability:
     """Tells whether a broker is gone: its machine has refused all connections for ``GONE_S``."""
 
     def __init__(self, now: Callable[[], float]) -> None:
@@ -64,21 +64,21 @@ async def try_ask_status(
     code: RequestCode = RequestCode.GET_REPLICA_STATUS,
     header: Header | None = None,
     reminders: Reminders | None = None,
-    presence: Presence | None = None,
+    reachability: Reachability | None = None,
 ) -> ReplicaStatus | None:
     """Do the same, but return None if the broker does not answer or refuses.
 
-    ``reminders`` decides whether a failure is logged; None logs every failure. ``presence`` notes
-    the outcome.
+    ``reminders`` decides whether a failure is logged; None logs every failure. The outcome is noted
+    in ``reachability``.
     """
     try:
         status = await ask_status(client, address, code, header)
-        if presence is not None:
-            presence.note(None)
+        if reachability is not None:
+            reachability.note(None)
         return status
     except (OSError, FiretrailError) as error:
-        if presence is not None:
-            presence.note(error)
+        if reachability is not None:
+            reachability.note(error)
         failure = f"{code.name} of {address} failed: {error}"
         if reminders is None or reminders.is_due(failure):
             _log.info("%s", failure)

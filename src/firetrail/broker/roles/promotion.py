@@ -24,7 +24,7 @@ from collections.abc import Coroutine
 
 from firetrail.broker.replica.hand_over.group_hand_over import GroupHandOver
 from firetrail.broker.replica.hand_over.hand_over import HandOver
-from firetrail.broker.replica.hand_over.live_master_check import PresentMaster, present_master
+from firetrail.broker.replica.hand_over.live_master_check import LiveMaster, live_master
 from firetrail.broker.replica.hand_over.unfinished_hand_over import UnfinishedHandOver
 from firetrail.broker.replica.replicated_broker import (
     ReplicatedBroker,
@@ -32,7 +32,7 @@ from firetrail.broker.replica.replicated_broker import (
     newest_epoch,
     replica_status,
 )
-from firetrail.broker.replica.role_requests import Presence, try_ask_status
+from firetrail.broker.replica.role_requests import Reachability, try_ask_status
 from firetrail.broker.replica.saved_role import HandOverNote, SavedRole
 from firetrail.errors import ConfigError, FiretrailError, ReplicationError, RequestError
 from firetrail.pace.reminders import Reminders
@@ -197,8 +197,8 @@ class Promotion:
             )
 
     def _is_fenced(self) -> bool:
-        fencing = self._broker.fencing
-        return fencing is not None and fencing.is_fenced
+        epoch_fence = self._broker.epoch_fence
+        return epoch_fence is not None and epoch_fence.is_fenced
 
     def _check_no_controller(self) -> None:
         """Raise RequestError if a controller elects the masters of this broker's name."""
@@ -267,14 +267,14 @@ class Promotion:
         known = self._broker.slave_mark.notes.master_role
         return BrokerRole(known) if known in MASTER_ROLES else BrokerRole.ASYNC_MASTER
 
-    async def _present_master(self) -> PresentMaster:
+    async def _present_master(self) -> LiveMaster:
         """Ask the present master whether it accepts messages."""
         replica = self._broker.replica
         if replica is None or replica.master is None:
-            return PresentMaster()
+            return LiveMaster()
         client = RemotingClient(access=self._broker.client_access)
         try:
-            return await present_master(client, replica.master.broker)
+            return await live_master(client, replica.master.broker)
         finally:
             await client.close()
 
@@ -363,12 +363,12 @@ class Promotion:
         now = asyncio.get_running_loop().time
         deadline = now() + HANDOVER_S
         client = RemotingClient(access=self._broker.client_access)
-        presence, reminders = Presence(now), Reminders(now)
+        reachability, reminders = Reachability(now), Reminders(now)
         try:
-            while now() < deadline and not presence.is_gone:
+            while now() < deadline and not reachability.is_gone:
                 await asyncio.sleep(min(LOOK_S, max(deadline - now(), 0)))
                 status = await try_ask_status(
-                    client, successor, reminders=reminders, presence=presence
+                    client, successor, reminders=reminders, reachability=reachability
                 )
                 if status is not None and _has_given_up(status):
                     break

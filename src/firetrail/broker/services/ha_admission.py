@@ -25,7 +25,7 @@ from firetrail.format.values.integers import number_in
 from firetrail.remoting.servers.addresses import source_of
 from firetrail.replication.ha.ha_client import PURPOSE
 from firetrail.replication.ha.ha_frames import REPORT, authentication_size, decode_authentication
-from firetrail.replication.ha.ha_source import Admitted, HASocket
+from firetrail.replication.ha.ha_source import AdmittedConnection, HASocket
 from firetrail.settings.settings_table import Live
 from firetrail.system import Clock
 from firetrail.tls.config import TlsMode
@@ -60,7 +60,7 @@ class HAAdmission:
         self._tls = tls if tls is not None and tls.mode is not TlsMode.DISABLED else None
         self._clock = clock
 
-    def __call__(self, connection: socket.socket, address: str) -> Admitted:
+    def __call__(self, connection: socket.socket, address: str) -> AdmittedConnection:
         """Return the connection, with TLS if the peer uses it.
 
         Args:
@@ -90,16 +90,16 @@ class HAAdmission:
         finally:
             timer.cancel()
 
-    def _admitted(self, connection: socket.socket, address: str) -> Admitted:
+    def _admitted(self, connection: socket.socket, address: str) -> AdmittedConnection:
         admitted, certificate_user = self._secured(connection)
         first = _exactly(admitted, REPORT.size)
         size = authentication_size(first)
         if size is not None:
             fields = decode_authentication(_exactly(admitted, size))
             self._check(admitted, address, fields, certificate_user)
-            return Admitted(admitted)
+            return AdmittedConnection(admitted)
         self._check(admitted, address, {}, certificate_user)
-        return Admitted(admitted, first)
+        return AdmittedConnection(admitted, first)
 
     def _secured(self, connection: socket.socket) -> tuple[HASocket, str | None]:
         """Return the connection after the TLS handshake, and the user in the peer's certificate."""

@@ -39,7 +39,7 @@ ANY_OFFSET = -1
 """The offset of a request that every arrival wakes, because it has to look for itself."""
 
 
-class Woken(Enum):
+class WakeOutcome(Enum):
     """The outcome of a request that was woken."""
 
     WAITS = "waits"
@@ -68,7 +68,7 @@ class HeldRequest:
         connection: Connection,
         queues: Sequence[QueueKey],
         offset: int,
-        wake: Callable[[bool], Woken],
+        wake: Callable[[bool], WakeOutcome],
         group: str = "",
         key: object = None,
     ) -> None:
@@ -160,7 +160,7 @@ class LongPolling:
     def wake(self, queue: QueueKey) -> None:
         """Wake the requests for the queue, whether or not a message has arrived."""
         for held in list(self._held.get(queue, ())):
-            if held.wake(False) is not Woken.WAITS:
+            if held.wake(False) is not WakeOutcome.WAITS:
                 self._drop(held)
 
     def wake_for(self, queue: QueueKey) -> None:
@@ -228,9 +228,9 @@ class LongPolling:
                 self._wake_when_read(held.connection)
                 continue
             outcome = held.wake(False)
-            if outcome is not Woken.WAITS:
+            if outcome is not WakeOutcome.WAITS:
                 self._drop(held)
-            if outcome is not Woken.ANSWERED and held.key is not None:
+            if outcome is not WakeOutcome.ANSWERED and held.key is not None:
                 unsuccessful.add(held.key)
             woken += 1
             if woken == WAKE_SLICE:

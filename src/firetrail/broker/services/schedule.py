@@ -10,7 +10,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from firetrail.broker.state.excess_positions import Overrun, Overshoot, set_back_delays
+from firetrail.broker.state.excess_positions import ExcessPosition, Overshoot, set_back_delays
 from firetrail.broker.state.saver import Saver
 from firetrail.broker.stored_messages import copy_record, destination_of
 from firetrail.errors import IllegalMessageError, StoreDamagedError
@@ -57,12 +57,12 @@ class Schedule:
         self.saver.changed()
         return True
 
-    def set_back(self, overshoot: Overshoot) -> list[Overrun]:
+    def set_back(self, overshoot: Overshoot) -> list[ExcessPosition]:
         """Set the levels back whose offsets are beyond the end of their queues."""
-        overruns = set_back_delays(self._next, overshoot)
-        if overruns:
+        excess = set_back_delays(self._next, overshoot)
+        if excess:
             self.saver.note_change()
-        return overruns
+        return excess
 
     def start(self) -> None:
         """Start delivering."""

@@ -37,7 +37,7 @@ Pop = TypeVar("Pop")
 _log = logging.getLogger(__name__)
 
 
-class Overrun(NamedTuple):
+class ExcessPosition(NamedTuple):
     """A position beyond the end of its queue; ``new`` is None if it was removed."""
 
     owner: str
@@ -72,7 +72,7 @@ def overshoot_in(store: BrokerStore, is_unread: Callable[[str], bool]) -> Oversh
     return overshoot
 
 
-def set_back_groups(offsets: GroupOffsets, overshoot: Overshoot) -> list[Overrun]:
+def set_back_groups(offsets: GroupOffsets, overshoot: Overshoot) -> list[ExcessPosition]:
     """Set the offsets of groups back, by ``topic@group`` and queue id, that are too large."""
     found = []
     for key, queues in offsets.items():
@@ -89,24 +89,28 @@ def set_back_groups(offsets: GroupOffsets, overshoot: Overshoot) -> list[Overrun
                 del queues[queue_id]
             else:
                 queues[queue_id] = new
-            found.append(Overrun(f"group {group}", topic, queue_id, old, None if new < 0 else new))
+            found.append(
+                ExcessPosition(f"group {group}", topic, queue_id, old, None if new < 0 else new)
+            )
     return found
 
 
-def set_back_delays(offsets: dict[int, int], overshoot: Overshoot) -> list[Overrun]:
+def set_back_delays(offsets: dict[int, int], overshoot: Overshoot) -> list[ExcessPosition]:
     """Set the positions of delay levels back that are too large."""
     found = []
     for level, old in offsets.items():
         end = overshoot(SCHEDULE_TOPIC, level - 1, old) if level > 0 else None
         if end is not None:
             offsets[level] = end
-            found.append(Overrun(f"delay level {level}", SCHEDULE_TOPIC, level - 1, old, end))
+            found.append(
+                ExcessPosition(f"delay level {level}", SCHEDULE_TOPIC, level - 1, old, end)
+            )
     return found
 
 
 def drop_orders(
     pops: dict[str, dict[int, Pop]], last: Callable[[Pop], int], overshoot: Overshoot
-) -> list[Overrun]:
+) -> list[ExcessPosition]:
     """Remove the ordered pops, by ``topic@group`` and queue id, whose ``last`` message is lost.
 
     Their acknowledgement would move the group beyond the end again. Without them, the group pops
@@ -119,16 +123,16 @@ def drop_orders(
             if overshoot(topic, queue_id, last(pop) + 1) is not None:
                 del queues[queue_id]
                 owner = f"ordered pop of group {group}"
-                found.append(Overrun(owner, topic, queue_id, last(pop), None))
+                found.append(ExcessPosition(owner, topic, queue_id, last(pop), None))
     return found
 
 
-def log_overruns(overruns: list[Overrun]) -> None:
+def log_excess_positions(excess: list[ExcessPosition]) -> None:
     """Log a line for each of the first overruns, and one for the rest."""
-    for overrun in overruns[:LOGGED_MAX]:
-        _log.warning("%s", overrun)
-    if len(overruns) > LOGGED_MAX:
-        _log.warning("%d more positions were beyond their queues", len(overruns) - LOGGED_MAX)
+    for position in excess[:LOGGED_MAX]:
+        _log.warning("%s", position)
+    if len(excess) > LOGGED_MAX:
+        _log.warning("%d more positions were beyond their queues", len(excess) - LOGGED_MAX)
 
 
 def set_back_files(system: System, root: Path, ends: Callable[[str, int], int | None]) -> list[str]:
@@ -144,13 +148,13 @@ def set_back_files(system: System, root: Path, ends: Callable[[str, int], int | 
         end = None if is_unread(topic) else ends(topic, queue_id)
         return end if end is not None and end < offset else None
 
-    def groups(offsets: GroupOffsets) -> list[Overrun]:
+    def groups(offsets: GroupOffsets) -> list[ExcessPosition]:
         return set_back_groups(offsets, overshoot)
 
-    def delays(table: DelayOffsets) -> list[Overrun]:
+    def delays(table: DelayOffsets) -> list[ExcessPosition]:
         return set_back_delays(table.offset_table, overshoot)
 
-    def orders(table: OrderInfos) -> list[Overrun]:
+    def orders(table: OrderInfos) -> list[ExcessPosition]:
         return drop_orders(table.table, _last_popped, overshoot)
 
     return [

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 
-from firetrail.broker.state.excess_positions import Overrun, Overshoot, set_back_groups
+from firetrail.broker.state.excess_positions import ExcessPosition, Overshoot, set_back_groups
 from firetrail.broker.state.group_table import GroupTable, check_group
 from firetrail.broker.state.offset_files import GroupOffsets, OffsetFiles
 from firetrail.broker.state.saver import Saver
@@ -123,12 +123,12 @@ class OffsetTable:
         """Return and remove the offset of a reset that was not announced yet, None if none is."""
         return self._resets.pop((group, topic, queue_id), None) if self._resets else None
 
-    def set_back(self, overshoot: Overshoot) -> list[Overrun]:
+    def set_back(self, overshoot: Overshoot) -> list[ExcessPosition]:
         """Set the offsets back that are beyond the end of their queues."""
-        overruns = set_back_groups(self._offsets, overshoot)
-        if overruns:
+        excess = set_back_groups(self._offsets, overshoot)
+        if excess:
             self.saver.note_change()
-        return overruns
+        return excess
 
     def adopt(self, offsets: GroupOffsets, gone: Iterable[str]) -> bool:
         """Take over offsets of a master; return whether anything has changed.

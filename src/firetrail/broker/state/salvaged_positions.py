@@ -19,12 +19,12 @@ from firetrail.remoting.messages.pop.pop_bodies import CHECKPOINT, CheckpointBod
 from firetrail.settings.config_file import ORDERS, change_file
 from firetrail.store.inspect.view import StoreView
 from firetrail.store.log.good_records import GoodRecord
-from firetrail.store.repair.salvage import Numbering, Salvaged
+from firetrail.store.repair.salvage import Numbering, SalvageResult
 
 _HALF_QUEUE = 0
 
 
-class Renumbering:
+class SalvagedPositions:
     """Tells a salvage which records to keep, and renumbers the files of the broker at the end."""
 
     def __init__(self) -> None:
@@ -53,7 +53,7 @@ class Renumbering:
         key = (f"{body.topic}@{body.group}", body.queue_id)
         self._popped[key] = min(self._popped.get(key, body.start), body.start)
 
-    def finish(self, view: StoreView, salvaged: Salvaged) -> None:
+    def finish(self, view: StoreView, salvaged: SalvageResult) -> None:
         """Replace the offsets in the files of the broker."""
         numbering = salvaged.numbering
 

@@ -56,7 +56,7 @@ class TimerShape(NamedTuple):
     wheel_slots: int
 
 
-class Enqueued(NamedTuple):
+class TimerRecord(NamedTuple):
     """A record of the timer topic, to be added to the timer."""
 
     physical_offset: int
@@ -190,7 +190,7 @@ class TimerFiles:
 
     # -- adding -------------------------------------------------------------------------------
 
-    def add(self, entry: Enqueued) -> None:
+    def add(self, entry: TimerRecord) -> None:
         """Add the record at :attr:`queue_offset` to its slot."""
         slot = self.wheel.get(entry.slot_ms)
         previous = NONE if slot is None else slot.last
@@ -201,7 +201,7 @@ class TimerFiles:
         self.wheel.put(entry.slot_ms, first, position, waiting)
         self.queue_offset += 1
 
-    def pass_over(self, entry: Enqueued) -> None:
+    def pass_over(self, entry: TimerRecord) -> None:
         """Append a unit without effect for the record at :attr:`queue_offset`.
 
         Java finds the next queue offset by the last unit, so that every record has to have one.
@@ -209,7 +209,7 @@ class TimerFiles:
         self.log.append(self._unit(entry, NONE, VOID))
         self.queue_offset += 1
 
-    def _unit(self, entry: Enqueued, previous: int, magic: int) -> TimerUnit:
+    def _unit(self, entry: TimerRecord, previous: int, magic: int) -> TimerUnit:
         return TimerUnit(
             UNIT.size,
             previous,

@@ -18,7 +18,7 @@ from firetrail.broker.timer.delivery import CLOCK_MS, NEVER_ENQUEUED, TimerDeliv
 from firetrail.broker.timer.due_gate import DueGate
 from firetrail.broker.timer.due_slot import DueSlot
 from firetrail.broker.timer.placement import SlotPlacement
-from firetrail.broker.timer.timer_files import Enqueued, TimerFiles, TimerShape, topic_hash
+from firetrail.broker.timer.timer_files import TimerFiles, TimerRecord, TimerShape, topic_hash
 from firetrail.broker.timer.timer_saver import TimerProgress, TimerSaver
 from firetrail.broker.timer.wheel import REBUILT, WheelDamagedError
 from firetrail.errors import StoreDamagedError
@@ -360,7 +360,7 @@ class TimerService:
         due = number_in(get_property(raw, TIMER_OUT_MS), 0)
         topic = get_property(raw, REAL_TOPIC) or ""
         past = current_ms - self._precision_ms
-        entry = Enqueued(
+        entry = TimerRecord(
             unit.physical_offset, unit.size, topic_hash(topic), WAITS, past, current_ms
         )
         if record is None or due is None or topic == self._revive:

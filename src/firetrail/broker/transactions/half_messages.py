@@ -38,7 +38,7 @@ the message of one could pass for a copy of another's."""
 
 
 @dataclass(slots=True)
-class Half:
+class HalfMessage:
     """A half message whose transaction has not ended."""
 
     offset: int
@@ -68,7 +68,7 @@ def half_at(
     properties: Mapping[str, str],
     checks: int = 0,
     holder: ShareHolder | None = None,
-) -> Half:
+) -> HalfMessage:
     """Return the state of a half message that was just stored or found in the log.
 
     Args:
@@ -79,7 +79,7 @@ def half_at(
     """
     seconds = number_in(properties.get(CHECK_IMMUNITY_TIME), 0, INT32_MAX)
     group = sys.intern(properties.get(PGROUP, ""))  # one string per group
-    return Half(
+    return HalfMessage(
         place.queue_offset,
         place.physical_offset,
         place.store_time,

@@ -24,7 +24,7 @@ from firetrail.broker.state.topic_table import CHECKED_OFTEN_TOPIC, HALF_TOPIC, 
 from firetrail.broker.stored_messages import CODES, internal_records, require_stored
 from firetrail.broker.transactions.half_messages import (
     QUEUE,
-    Half,
+    HalfMessage,
     Identity,
     ask,
     checks_of,
@@ -90,8 +90,8 @@ class Transactions:
         self._clients = state.clients
         self._live = state.live
         self._now_ms = state.system.clock.now_ms
-        self._open: dict[int, Half] = {}
-        self._loaded: dict[Identity | None, Half] = {}  # copies that were open at the start
+        self._open: dict[int, HalfMessage] = {}
+        self._loaded: dict[Identity | None, HalfMessage] = {}  # copies that were open at the start
         self._shares = FairShares(
             "open transactions",
             "End transactions, or raise open_transactions_max.",
@@ -180,7 +180,7 @@ class Transactions:
         end = await asyncio.shield(half.ending)
         return request.answer(CODES[end.status], end.detail or None)
 
-    def _later_copy(self, record: Record) -> Half | None:
+    def _later_copy(self, record: Record) -> HalfMessage | None:
         """Return the open copy of a half message that was checked before the broker's start.
 
         The producer refers to the copy that it was sent in that check.
@@ -190,7 +190,7 @@ class Transactions:
             return None
         return half
 
-    async def _store_end(self, half: Half, committed: Message | None) -> PutResult:
+    async def _store_end(self, half: HalfMessage, committed: Message | None) -> PutResult:
         """Store the end of a transaction; return the result of the first put that is unconfirmed.
 
         If all are confirmed, it is that of the last put.
@@ -248,12 +248,12 @@ class Transactions:
             result = await result
         return require_stored(result)
 
-    def _remember(self, half: Half) -> None:
+    def _remember(self, half: HalfMessage) -> None:
         for offset in (half.offset, *half.earlier):
             self._open[offset] = half
         self._next = max(self._next, half.offset + 1)
 
-    def _forget(self, half: Half) -> None:
+    def _forget(self, half: HalfMessage) -> None:
         if self._open.get(half.offset) is half:
             self._shares.give_back(half.holder)
         for offset in (half.offset, *half.earlier):
@@ -264,7 +264,7 @@ class Transactions:
     def load(self) -> None:
         """Read the open half messages from the store, at the start of the broker."""
         self._next = self._progress(HALF_TOPIC)
-        newest: dict[Identity | None, Half] = {}
+        newest: dict[Identity | None, HalfMessage] = {}
         copies: set[int] = set()
         for record in self._messages(HALF_TOPIC, self._next):
             properties = record.properties
@@ -366,7 +366,9 @@ class Transactions:
             )
         self._absent = set(absent)
 
-    async def _check(self, half: Half, now: int, absent: Counter[str], far_back: int) -> None:
+    async def _check(
+        self, half: HalfMessage, now: int, absent: Counter[str], far_back: int
+    ) -> None:
         """Check a due half message: ask a producer, give it up, or let it wait for a producer.
 
         While it waits, its record is not read, unless it is too far back.
@@ -384,7 +386,7 @@ class Transactions:
             if self._next - half.offset > far_back:
                 await self._store_again(half)
 
-    def _producer(self, half: Half) -> Client | None:
+    def _producer(self, half: HalfMessage) -> Client | None:
         """Return a producer to ask, another one for each check: one may hang, or be deaf.
 
         The question contains the message, so a producer that may not send to its topic is not
@@ -398,7 +400,7 @@ class Transactions:
         ]
         return producers[half.checks % len(producers)] if producers else None
 
-    def _stored(self, half: Half) -> Record | None:
+    def _stored(self, half: HalfMessage) -> Record | None:
         """Return its record, or None if it was deleted or is damaged; damage is logged."""
         try:
             return self._store.reads.stored(half.physical_offset)
@@ -408,14 +410,14 @@ class Transactions:
             )
             return None
 
-    def _halves(self) -> list[Half]:
+    def _halves(self) -> list[HalfMessage]:
         return list({half.offset: half for half in self._open.values()}.values())
 
-    def _immunity_ms(self, half: Half) -> int:
+    def _immunity_ms(self, half: HalfMessage) -> int:
         own = half.immunity_ms
         return self._live.current.transaction_timeout_ms if own is None else own
 
-    async def _give_up(self, half: Half, why: str) -> None:
+    async def _give_up(self, half: HalfMessage, why: str) -> None:
         record = self._stored(half)
         if record is not None:
             self._topics.ensure(CHECKED_OFTEN_TOPIC, 1)
@@ -436,7 +438,7 @@ class Transactions:
         self._forget(half)
         await self._put(self._end_mark(half.offset))
 
-    async def _ask(self, half: Half) -> None:
+    async def _ask(self, half: HalfMessage) -> None:
         """Store a half message again with one more check counted, and ask a producer."""
         half.checks += 1
         stored = await self._store_again(half)
@@ -450,7 +452,7 @@ class Transactions:
             half.is_known = True
             ask(producer, stored)
 
-    async def _store_again(self, half: Half) -> Record | None:
+    async def _store_again(self, half: HalfMessage) -> Record | None:
         """Append a copy of a half message; return None if that fails and it is given up."""
         record = self._stored(half)
         if record is None:
@@ -480,7 +482,7 @@ class Transactions:
         await self._put(self._end_mark(old))
         return self._store.embedded.at(half.physical_offset)
 
-    def _log_refused(self, half: Half, error: IllegalMessageError) -> None:
+    def _log_refused(self, half: HalfMessage, error: IllegalMessageError) -> None:
         _log.error(
             "the half message at %d of producer group %s cannot be stored again: %s; given up",
             half.physical_offset,

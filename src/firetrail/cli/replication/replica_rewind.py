@@ -14,7 +14,7 @@ from firetrail.cli.replication.role_client import broker_address
 from firetrail.cli.stores.discarded_messages import confirm, loss_lines
 from firetrail.remoting.connections.remoting_client import RemotingClient
 from firetrail.replication.replica.master_check import Master, MasterAddress
-from firetrail.replication.replica.rewind import RewindPlan, Rewound, plan_rewind, rewind
+from firetrail.replication.replica.rewind import RewindPlan, RewindResult, plan_rewind, rewind
 from firetrail.system import SYSTEM, allow_many_files
 
 DESCRIPTION = """\
@@ -70,13 +70,13 @@ def run(args: argparse.Namespace) -> ExitCode:
     return ExitCode.OK
 
 
-async def _rewind(args: argparse.Namespace) -> tuple[Rewound, str]:
+async def _rewind(args: argparse.Namespace) -> tuple[RewindResult, str]:
     """Return what was done, and the role of a master that the store does not have any more."""
     client = RemotingClient()
     try:
         master = Master(client, MasterAddress(args.of))
         if args.dry_run:
-            return Rewound(await plan_rewind(SYSTEM, args.store, master), None), ""
+            return RewindResult(await plan_rewind(SYSTEM, args.store, master), None), ""
         rewound = await rewind(SYSTEM, args.store, master, lambda plan: _confirm(args, plan))
         return rewound, settle_rewound(SYSTEM, args.store)
     finally:
@@ -89,7 +89,7 @@ def _confirm(args: argparse.Namespace, plan: RewindPlan) -> None:
         confirm(args, plan.removed.loss, advice)
 
 
-def _lines(args: argparse.Namespace, rewound: Rewound) -> list[str]:
+def _lines(args: argparse.Namespace, rewound: RewindResult) -> list[str]:
     plan, kept = rewound
     if plan.cut.last_record < 0:
         return [f"{args.store}: the store has no messages; there is nothing to remove"]
@@ -112,7 +112,7 @@ def _lines(args: argparse.Namespace, rewound: Rewound) -> list[str]:
     return lines
 
 
-def _as_json(args: argparse.Namespace, rewound: Rewound) -> dict[str, object]:
+def _as_json(args: argparse.Namespace, rewound: RewindResult) -> dict[str, object]:
     plan, kept = rewound
     return {
         "store": str(args.store),

@@ -31,7 +31,13 @@ from firetrail.remoting.connections.access import (
     secret_content,
 )
 from firetrail.system import SYSTEM
-from firetrail.tls.certificate_issuer import AUTHORITY_DAYS, SERVER_DAYS, Issued, is_usable, issue
+from firetrail.tls.certificate_issuer import (
+    AUTHORITY_DAYS,
+    SERVER_DAYS,
+    IssuedCertificate,
+    is_usable,
+    issue,
+)
 from firetrail.tls.certificates import check_private
 from firetrail.tls.config import TlsConfig, TlsMode
 from firetrail.tls.validity import RENEWED_DAYS
@@ -116,7 +122,7 @@ class SecureFolder:
         self._write("server.key", issued.key)
         self._write("server.pem", issued.certificate)
 
-    def _authority(self) -> Issued:
+    def _authority(self) -> IssuedCertificate:
         certificate, key = self.file("ca.pem"), self.file("ca.key")
         if certificate.exists() and not key.exists():
             remedy = (
@@ -129,7 +135,7 @@ class SecureFolder:
             self._write("ca.key", issued.key)
             self._write("ca.pem", issued.certificate)
         pem = secret_content(AUTHORITY_KEY, str(key)).encode()
-        return Issued(SYSTEM.files.read(certificate), pem)
+        return IssuedCertificate(SYSTEM.files.read(certificate), pem)
 
     def _write(self, name: str, content: bytes) -> None:
         SYSTEM.files.replace(self.file(name), content)

@@ -15,7 +15,7 @@ from firetrail.cli.spark_jobs import spark_options
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from firetrail.pipeline.jobs.archive.job import Archived
+    from firetrail.pipeline.jobs.archive.job import ArchiveResult
 
 DESCRIPTION = """\
 Export every record of the log to a lake: Parquet files (zstd) by day of the store time, in UTC,
@@ -88,7 +88,7 @@ def run(args: argparse.Namespace) -> ExitCode:
         def on_plan(tasks: int) -> Callable[[int], None]:
             return shown.enter_context(spark_options.task_progress("archiving", tasks))
 
-        def on_round(done: Archived) -> None:
+        def on_round(done: ArchiveResult) -> None:
             shown.close()
             _print_round(args, done)
 
@@ -106,7 +106,7 @@ def run(args: argparse.Namespace) -> ExitCode:
     return ExitCode.OK
 
 
-def _print_round(args: argparse.Namespace, done: Archived) -> None:
+def _print_round(args: argparse.Namespace, done: ArchiveResult) -> None:
     if args.json:
         print(json.dumps(done._asdict()), flush=True)
         return

@@ -12,7 +12,7 @@ from firetrail.cli import common
 from firetrail.cli.command import ExitCode, Subparsers
 from firetrail.cli.common import not_negative, open_view, queues_of
 from firetrail.cli.output import colour, say
-from firetrail.cli.record_output import HEADING, Row, Shower, row_of, rows_of
+from firetrail.cli.record_output import HEADING, RecordFormatter, Row, row_of, rows_of
 from firetrail.errors import FiretrailError
 from firetrail.format import columns as col
 from firetrail.format.columns import Check, Columns
@@ -71,8 +71,8 @@ def run(args: argparse.Namespace) -> ExitCode:
     """Print the messages."""
     if args.queue is not None and args.topic is None:
         raise FiretrailError("--queue needs --topic")
-    shower = Shower()
-    show = shower.json if args.json else shower.line
+    formatter = RecordFormatter()
+    show = formatter.json if args.json else formatter.line
     if args.topic is not None and is_copy_of_dropped(args.store):
         raise FiretrailError(
             f"{args.store} has the records that were removed from a store, but no consume queues; "

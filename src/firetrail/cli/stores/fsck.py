@@ -21,7 +21,7 @@ from firetrail.store.inspect.fsck.report import CheckReport
 from firetrail.store.inspect.view import StoreView
 from firetrail.store.log.lost_part import Loss
 from firetrail.store.problems import Problem
-from firetrail.store.queues.generations import LeftOut
+from firetrail.store.queues.generations import OmittedMessages
 from firetrail.store.repair.damage_cut import check_log, damage_to_cut
 from firetrail.store.repair.losses import loss_behind
 from firetrail.store.repair.rebuild import find_left_out
@@ -125,7 +125,7 @@ def _dry_run(args: argparse.Namespace) -> ExitCode:
         raise FiretrailError("--dry-run needs --repair")
     check_not_in_use(SYSTEM, args.store)
     loss: Loss | None = None
-    left_out: tuple[LeftOut, ...] = ()
+    left_out: tuple[OmittedMessages, ...] = ()
     with open_view(args.store) as view:
         if Repair(args.repair) is Repair.TRUNCATE_LOG:
             loss = loss_behind(view, damage_to_cut(view))

@@ -8,7 +8,7 @@ from firetrail.cli import common
 from firetrail.cli.command import ExitCode, Subparsers
 from firetrail.cli.common import not_negative, open_view, queues_of
 from firetrail.cli.output import colour, say
-from firetrail.cli.record_output import HEADING, Shower, row_of
+from firetrail.cli.record_output import HEADING, RecordFormatter, row_of
 from firetrail.format.columns import Columns
 from firetrail.store.inspect.gaps import key_gaps
 from firetrail.store.log.log_records import record_offset
@@ -63,8 +63,8 @@ def run(args: argparse.Namespace) -> ExitCode:
         result = view.reader.query(args.topic, args.key, args.begin, args.end, count)
         if not result.buffers:
             queues_of(view, args.topic, None)  # raises if the topic does not exist
-        shower = Shower()
-        show = shower.json if args.json else shower.line
+        formatter = RecordFormatter()
+        show = formatter.json if args.json else formatter.line
         columns = Columns(1)
         if not args.json:
             print(colour(HEADING, "bold"))

@@ -11,7 +11,7 @@ from firetrail.cli.command import ExitCode, Subparsers
 from firetrail.cli.common import open_view
 from firetrail.cli.output import Progress, counted
 from firetrail.store.inspect.tail import check_end
-from firetrail.store.repair.rebuild import Rebuilt, check_outside, rebuild
+from firetrail.store.repair.rebuild import RebuildResult, check_outside, rebuild
 
 DESCRIPTION = """\
 Rebuild the consume queues and index files of a store from its log, in another folder.
@@ -47,7 +47,7 @@ def run(args: argparse.Namespace) -> ExitCode:
     return ExitCode.OK
 
 
-def print_result(args: argparse.Namespace, place: Path, made: Rebuilt) -> None:
+def print_result(args: argparse.Namespace, place: Path, made: RebuildResult) -> None:
     """Print what was rebuilt, and where."""
     if args.json:
         print(json.dumps({"into": str(place), **made.as_json()}))

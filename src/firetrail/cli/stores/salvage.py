@@ -7,15 +7,15 @@ import json
 import logging
 from pathlib import Path
 
-from firetrail.broker.state.salvaged_positions import Renumbering
+from firetrail.broker.state.salvaged_positions import SalvagedPositions
 from firetrail.cli import common
 from firetrail.cli.command import ExitCode, Subparsers
 from firetrail.cli.common import open_view
 from firetrail.cli.output import Progress, counted
 from firetrail.cli.stores.fsck import checked, show
 from firetrail.store.evidence.dropped_records import is_copy_of_dropped
-from firetrail.store.repair.misplaced import Misplaced
-from firetrail.store.repair.salvage import Salvaged, salvage_store
+from firetrail.store.repair.misplaced import MisplacedRecord
+from firetrail.store.repair.salvage import SalvageResult, salvage_store
 from firetrail.system import SYSTEM, allow_many_files
 
 DESCRIPTION = """\
@@ -60,7 +60,7 @@ def run(args: argparse.Namespace) -> ExitCode:
     allow_many_files()
     with open_view(args.store) as view:
         size = view.end - view.log.min_offset
-    broker = Renumbering()
+    broker = SalvagedPositions()
     # Opening the new store before its groups are renumbered would log warnings about their offsets.
     _STORE_LOGGER.setLevel(logging.ERROR)
     try:
@@ -100,14 +100,14 @@ def run(args: argparse.Namespace) -> ExitCode:
     return ExitCode.OK if report.ok else ExitCode.PROBLEMS
 
 
-def _summary(store: Path, saved: Salvaged) -> str:
+def _summary(store: Path, saved: SalvageResult) -> str:
     kept = counted(saved.kept, "message")
     if is_copy_of_dropped(store):
         return f"{kept} that were removed from the store {store.resolve().parent}"
     return f"everything before the damage at {saved.cut_at}, and {kept} after it"
 
 
-def _notes(misplaced: list[Misplaced]) -> list[str]:
+def _notes(misplaced: list[MisplacedRecord]) -> list[str]:
     """Return a line for each record that was out of order, up to a limit."""
     lines = [
         f"{'kept' if record.number is not None else 'left out'}: the record at "

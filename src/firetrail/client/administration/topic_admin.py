@@ -152,7 +152,7 @@ class TopicAdmin(ClusterClient):
         """
         targets = (await self.masters()).values() if addresses is None else addresses
         asked = (
-            self._patience.until_reached(
+            self._backoff.until_reached(
                 partial(self._session.ask, address, code, header, body), REQUEST_S
             )
             for address in targets

@@ -41,7 +41,7 @@ def was_not_sent(error: Exception) -> bool:
     return isinstance(error, NoRouteYetError)
 
 
-class BrokerPatience:
+class Backoff:
     """Repeats calls that reach no broker. ``owner`` is the name of the client, for the log."""
 
     def __init__(self, owner: str) -> None:

@@ -9,7 +9,7 @@ from functools import wraps
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 from firetrail.client.cluster.background_tasks import END_S
-from firetrail.client.cluster.backoff import BrokerPatience
+from firetrail.client.cluster.backoff import Backoff
 from firetrail.client.cluster.open_calls import Calls
 from firetrail.client.cluster.session import Session
 from firetrail.format.values.arguments import instance, seconds
@@ -58,7 +58,7 @@ class ClusterClient:
             instance("access", access, Access)
         self._session = Session(namesrv, handlers, type(self).__name__, access)
         self._calls = Calls(type(self).__name__)
-        self._patience = BrokerPatience(type(self).__name__)
+        self._backoff = Backoff(type(self).__name__)
 
     async def __aenter__(self) -> Self:
         await self.open()

@@ -23,7 +23,7 @@ from firetrail.remoting.wire.codes import RequestCode, ResponseCode
 from firetrail.remoting.wire.command import Payload, RemotingCommand
 
 
-class Asker(Protocol):
+class RequestSender(Protocol):
     """Sends a request to an address, as :meth:`Session.ask` does."""
 
     async def __call__(
@@ -39,7 +39,7 @@ class NameServers:
         addresses: Their addresses as ``host:port``. The first one is asked next.
     """
 
-    def __init__(self, addresses: list[str], ask: Asker) -> None:
+    def __init__(self, addresses: list[str], ask: RequestSender) -> None:
         """Prepare.
 
         Args:

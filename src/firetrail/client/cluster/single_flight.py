@@ -1,18 +1,12 @@
-"""Limits of what many concurrent calls of one client ask of a cluster."""
+"""Lookups that concurrent calls of one client share."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from contextlib import AbstractAsyncContextManager
 from typing import Any, Generic, TypeVar
-from weakref import WeakValueDictionary
 
 from firetrail.errors import ClientClosedError
-
-IN_FLIGHT_MAX = 256
-"""Sends that wait for one broker at the same time. More would only wait in the connection, while
-the time limits of all of them run."""
 
 T = TypeVar("T")
 
@@ -52,20 +46,3 @@ class SharedLookups(Generic[T]):
         del self._running[name]
         if not task.cancelled():
             task.exception()  # marks it as retrieved, in case all callers were cancelled
-
-
-class Slots:
-    """At most ``IN_FLIGHT_MAX`` sends per broker at a time; others wait in the order of arrival.
-
-    An address is forgotten when its last send ends, because brokers come and go.
-    """
-
-    def __init__(self) -> None:
-        self._slots: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
-
-    def of(self, address: str) -> AbstractAsyncContextManager[None]:
-        """Return the context in which a request to a broker may be sent."""
-        slots = self._slots.get(address)
-        if slots is None:
-            slots = self._slots[address] = asyncio.Semaphore(IN_FLIGHT_MAX)
-        return slots

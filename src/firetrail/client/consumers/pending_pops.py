@@ -14,7 +14,7 @@ from contextlib import suppress
 from typing import Any, NamedTuple
 
 from firetrail.client.cluster.session import Session
-from firetrail.client.consumers.pop import Popped, Popper
+from firetrail.client.consumers.pop import PopClient, Popped
 from firetrail.client.consumers.subscription import wanted_by
 from firetrail.errors import ClientClosedError, FiretrailError
 from firetrail.remoting.messages.bodies import BY_TAG, SubscriptionData
@@ -28,7 +28,7 @@ _Pop = asyncio.Task[list[Popped]]
 _Key = tuple[str, str, int, float]
 
 
-class Ask(NamedTuple):
+class PopArguments(NamedTuple):
     """The arguments of a pop."""
 
     wanted: SubscriptionData
@@ -45,14 +45,14 @@ class Ask(NamedTuple):
 class PendingPops:
     """The pops of an open consumer."""
 
-    def __init__(self, session: Session, popper: Popper) -> None:
+    def __init__(self, session: Session, popper: PopClient) -> None:
         self._session = session
         self._popper = popper
         self._abandoned: dict[_Key, list[_Pop]] = {}  # pops that no call waits for
         self._settling: set[asyncio.Task[Any]] = set()  # tasks that a close waits for
         self._closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
-    async def messages(self, ask: Ask, wait_s: float) -> list[Popped]:
+    async def messages(self, ask: PopArguments, wait_s: float) -> list[Popped]:
         """Return messages as soon as there are any, or an empty list after ``wait_s``."""
         abandoned = self._abandoned.get(ask.key)
         if abandoned:
@@ -68,7 +68,7 @@ class PendingPops:
         await self._ends(ask, pop, None)
         return pop.result()
 
-    async def _ends(self, ask: Ask, pop: _Pop, wait_s: float | None) -> bool:
+    async def _ends(self, ask: PopArguments, pop: _Pop, wait_s: float | None) -> bool:
         """Return whether a pop ends in time. If not, or if this is cancelled, abandon the pop."""
         try:
             ends: set[asyncio.Future[Any]] = {pop, self._closed}
@@ -81,7 +81,7 @@ class PendingPops:
             self._abandon(ask, pop)
         return pop.done()
 
-    async def _pop(self, ask: Ask, wait_s: float) -> list[Popped]:
+    async def _pop(self, ask: PopArguments, wait_s: float) -> list[Popped]:
         found = await self._popper.pop(
             ask.broker_name,
             ask.wanted,
@@ -118,7 +118,7 @@ class PendingPops:
 
     # -- abandoned pops -----------------------------------------------------------------------
 
-    def _abandon(self, ask: Ask, pop: _Pop) -> None:
+    def _abandon(self, ask: PopArguments, pop: _Pop) -> None:
         """Leave a pop to the next call with the same key, or return its messages at its end."""
         abandoned = self._abandoned.setdefault(ask.key, [])
         abandoned.append(pop)
@@ -135,7 +135,7 @@ class PendingPops:
         else:
             pop.add_done_callback(ended)
 
-    def _give_back(self, ask: Ask, pop: _Pop) -> None:
+    def _give_back(self, ask: PopArguments, pop: _Pop) -> None:
         if pop.cancelled():
             return  # it was cancelled by the end of the session
         if (error := pop.exception()) is not None:

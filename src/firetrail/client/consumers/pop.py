@@ -48,7 +48,7 @@ class Popped(Received):
     receipt: Receipt
 
 
-class Popper:
+class PopClient:
     """Pops for a group. ``from_first`` returns whether a new group starts a topic at the first."""
 
     def __init__(self, session: Session, group: str, from_first: Callable[[str], bool]) -> None:

@@ -66,7 +66,7 @@ _ANSWERS = (
 )
 
 
-class Puller:
+class PullClient:
     """Pulls for a group."""
 
     def __init__(self, session: Session, group: str) -> None:

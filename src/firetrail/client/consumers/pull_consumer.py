@@ -13,7 +13,7 @@ from firetrail.client.cluster.backoff import REACH_S
 from firetrail.client.cluster.cluster_client import ClusterClient, finished_by_close
 from firetrail.client.cluster.offsets import Offsets
 from firetrail.client.cluster.topic_route import queues_of
-from firetrail.client.consumers.pull import BATCH, Pulled, Puller
+from firetrail.client.consumers.pull import BATCH, PullClient, Pulled
 from firetrail.client.consumers.subscription import by_tags
 from firetrail.client.messages.received_message import Received
 from firetrail.errors import ConfigError
@@ -56,7 +56,7 @@ class PullConsumer(ClusterClient):
     ) -> None:
         super().__init__(namesrv, access=access)
         self.group = checked_group(group)
-        self._puller = Puller(self._session, group)
+        self._puller = PullClient(self._session, group)
         self.offsets = Offsets(self._session)
         """Requests for the offsets of queues and groups."""
 
@@ -107,7 +107,7 @@ class PullConsumer(ClusterClient):
             await self._session.route(queue.topic)
             return await self._puller.pull(queue, offset, wanted, count=count, wait_s=wait_s)
 
-        return await self._patience.until_reached(pull, wait_s)
+        return await self._backoff.until_reached(pull, wait_s)
 
     def read(
         self,
@@ -168,7 +168,7 @@ class PullConsumer(ClusterClient):
             await self._session.route(queue.topic)
             return await self.offsets.committed(self.group, queue)
 
-        return await self._patience.until_reached(ask, REACH_S)
+        return await self._backoff.until_reached(ask, REACH_S)
 
     @finished_by_close
     async def commit(self, queue: MessageQueue, offset: int) -> None:
@@ -193,4 +193,4 @@ class PullConsumer(ClusterClient):
                 raise ConfigError("offset", offset, f"is beyond the end of the queue, {end}")
             await self.offsets.commit(self.group, queue, offset)
 
-        await self._patience.until_reached(commit, REACH_S)
+        await self._backoff.until_reached(commit, REACH_S)

@@ -10,8 +10,8 @@ from firetrail.client.cluster.arguments import checked_group, one_of
 from firetrail.client.cluster.backoff import REACH_S
 from firetrail.client.cluster.cluster_client import ClusterClient, finished_by_close
 from firetrail.client.cluster.independent_steps import Failures
-from firetrail.client.consumers.pending_pops import Ask, PendingPops
-from firetrail.client.consumers.pop import Popped, Popper
+from firetrail.client.consumers.pending_pops import PendingPops, PopArguments
+from firetrail.client.consumers.pop import PopClient, Popped
 from firetrail.client.consumers.subscription import check_with_brokers, wanted_of
 from firetrail.client.consumers.topic_queues import TOPIC_POLL_S, TopicQueues
 from firetrail.errors import RequestError, WrongTypeError
@@ -85,7 +85,7 @@ class SimpleConsumer(ClusterClient):
         self._start = one_of(ConsumeFromWhere, "start", start)
         self._wanted = list(wanted_of(topics).values())
         self._topics = TopicQueues(self._session, group)
-        self._popper = Popper(self._session, group, self._starts_at_first)
+        self._popper = PopClient(self._session, group, self._starts_at_first)
         self._receiving: PendingPops
         self._turn = 0
 
@@ -149,7 +149,7 @@ class SimpleConsumer(ClusterClient):
             answered: list[_PopSource] = []
             for source in sources:
                 poll_s = max(step - clock(), 0.0) if alone else 0.0
-                ask = Ask(*source, count, invisible_s)
+                ask = PopArguments(*source, count, invisible_s)
                 with failures.noted():
                     found = await self._receiving.messages(ask, poll_s)
                     if found:
@@ -225,7 +225,7 @@ class SimpleConsumer(ClusterClient):
             await self._refresh_routes()
             await self._receiving.ack(messages)
 
-        await self._patience.until_reached(ack, REACH_S, is_harmless=True)
+        await self._backoff.until_reached(ack, REACH_S, is_harmless=True)
 
     @finished_by_close
     async def change_invisible(self, message: Popped, invisible_s: float) -> Popped:
@@ -252,7 +252,7 @@ class SimpleConsumer(ClusterClient):
             await self._refresh_routes()
             return await self._popper.change(message, invisible_s)
 
-        return await self._patience.until_reached(change, REACH_S)
+        return await self._backoff.until_reached(change, REACH_S)
 
     async def _refresh_routes(self) -> None:
         """Request outdated routes: another broker may have become the master."""

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Hashable
 from contextlib import asynccontextmanager
 
 
-class Turns:
+class KeyedLock:
     """A fair lock for each key in use: waiting calls get it in the order of their arrival."""
 
     def __init__(self) -> None:

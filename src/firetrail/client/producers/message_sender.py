@@ -9,10 +9,9 @@ from functools import partial
 from itertools import count
 from typing import TypeVar
 
-from firetrail.client.cluster.backoff import BrokerPatience, pauses, was_not_sent
+from firetrail.client.cluster.backoff import Backoff, pauses, was_not_sent
 from firetrail.client.cluster.known_routes import no_master
 from firetrail.client.cluster.session import Session
-from firetrail.client.cluster.single_flight import Slots
 from firetrail.client.cluster.topic_route import no_such_queue, queues_of
 from firetrail.client.messages.send import (
     DEFAULT_QUEUES,
@@ -23,6 +22,7 @@ from firetrail.client.messages.send import (
     needs_pause,
     result_of,
 )
+from firetrail.client.producers.send_slots import SendSlots
 from firetrail.errors import (
     NoMasterYetError,
     NoRouteYetError,
@@ -66,8 +66,8 @@ class MessageSender:
         self._group = group
         self.retries = retries
         self._timeout_s = timeout_s
-        self._patience = BrokerPatience("Producer")
-        self._slots = Slots()
+        self._backoff = Backoff("Producer")
+        self._slots = SendSlots()
         self._round_robin = count(random.randrange(1 << 16))
 
     async def queues(self, topic: str) -> list[MessageQueue]:
@@ -147,7 +147,7 @@ class MessageSender:
     async def _reach(self, topic: str, call: Callable[[], Awaitable[T]]) -> T:
         """Return the result of a call, which is repeated while no broker can be reached."""
         forget = partial(self._session.forget_route, topic)
-        return await self._patience.until_reached(call, self._timeout_s, forget)
+        return await self._backoff.until_reached(call, self._timeout_s, forget)
 
     async def _try_any(
         self,

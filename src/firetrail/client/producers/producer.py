@@ -26,7 +26,7 @@ from firetrail.client.messages.send import (
     unique_ids,
 )
 from firetrail.client.producers.delivery_time import delivery_properties, is_delayed
-from firetrail.client.producers.keyed_lock import Turns
+from firetrail.client.producers.keyed_lock import KeyedLock
 from firetrail.client.producers.message_sender import MessageSender
 from firetrail.client.producers.transaction_outcome import (
     Decide,
@@ -137,7 +137,7 @@ class Producer(ClusterClient):
         self._check = check
         self._ids: Iterator[str]
         self._requests: dict[str, asyncio.Future[Reply | FormatError]] = {}  # by correlation id
-        self._ordered = Turns()
+        self._ordered = KeyedLock()
 
     async def _join(self) -> None:
         ip = self._session.client_id.partition("@")[0]

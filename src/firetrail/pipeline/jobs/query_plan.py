@@ -23,9 +23,9 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
 from firetrail.pipeline.source.plan.filters import (
-    Both,
     Comparison,
-    Either,
+    Conjunction,
+    Disjunction,
     Membership,
     Predicate,
     bounds_of,
@@ -53,18 +53,20 @@ _MOMENTS = re.compile(r"\b(now(?!\s*\()|today|tomorrow|yesterday)\b", re.IGNOREC
 
 
 @dataclass(frozen=True, slots=True)
-class Need:
+class RequiredColumns:
     """The columns of a table that a query needs, and bounds for the rows."""
 
     columns: tuple[str, ...]
     bounds: Bounds = NO_BOUNDS
 
-    def __or__(self, other: Need) -> Need:
+    def __or__(self, other: RequiredColumns) -> RequiredColumns:
         more = (name for name in other.columns if name not in self.columns)
-        return Need((*self.columns, *more), union(self.bounds, other.bounds))
+        return RequiredColumns((*self.columns, *more), union(self.bounds, other.bounds))
 
 
-def needs(spark: SparkSession, query: str, tables: Mapping[str, StructType]) -> dict[str, Need]:
+def needs(
+    spark: SparkSession, query: str, tables: Mapping[str, StructType]
+) -> dict[str, RequiredColumns]:
     """Return the needs of a query for each of ``tables`` that it uses.
 
     Temporary views with the names of the tables are replaced, and dropped afterwards: if a query
@@ -78,14 +80,16 @@ def needs(spark: SparkSession, query: str, tables: Mapping[str, StructType]) -> 
             spark.catalog.dropTempView(name)
 
 
-def _needs(spark: SparkSession, query: str, tables: Mapping[str, StructType]) -> dict[str, Need]:
+def _needs(
+    spark: SparkSession, query: str, tables: Mapping[str, StructType]
+) -> dict[str, RequiredColumns]:
     placeholders = {}
     for name, schema in tables.items():
         nothing = spark.sparkContext.emptyRDD()  # a local relation would be optimized away
         frame = spark.createDataFrame(nothing, schema)
         frame.createOrReplaceTempView(name)
         placeholders[frame._jdf.queryExecution().analyzed().rdd().id()] = name
-    everything = {name: Need(tuple(schema.names)) for name, schema in tables.items()}
+    everything = {name: RequiredColumns(tuple(schema.names)) for name, schema in tables.items()}
     state, jvm = spark._jsparkSession.sessionState(), _jvm(spark)
     parsed = state.sqlParser().parsePlan(query)
     if _kind(parsed) == "CompoundBody":  # a script: only Spark knows which statements run
@@ -97,14 +101,14 @@ def _needs(spark: SparkSession, query: str, tables: Mapping[str, StructType]) ->
         return everything
     used = {table for leaf, _ in _leaves(analyzed) if (table := _table(leaf, placeholders))}
     clock = _TimeDependence(jvm, analyzed, query + analyzed.toString())
-    found: dict[str, Need] = {}
+    found: dict[str, RequiredColumns] = {}
     for leaf, above in _leaves(execution.optimizedPlan()):
         if table := _table(leaf, placeholders):
             need = _need(leaf, above, tables[table], clock)
             found[table] = found[table] | need if table in found else need
     # A table that is only in the analyzed plan must exist, but Spark will not read it.
     return {
-        name: Need(
+        name: RequiredColumns(
             tuple(column for column in schema.names if column in found[name].columns),
             found[name].bounds,
         )
@@ -148,7 +152,9 @@ def _leaves(plan: Any) -> Iterator[tuple[Any, list[Any]]]:
         waiting += [(child, above) for child in children]
 
 
-def _need(leaf: Any, above: list[Any], schema: StructType, clock: _TimeDependence) -> Need:
+def _need(
+    leaf: Any, above: list[Any], schema: StructType, clock: _TimeDependence
+) -> RequiredColumns:
     output = [attribute.exprId().id() for attribute in _items(leaf.output())]
     ids = dict(zip(output, schema.names, strict=True))
     filters = [node for node in above if _kind(node) == "Filter"]
@@ -157,7 +163,7 @@ def _need(leaf: Any, above: list[Any], schema: StructType, clock: _TimeDependenc
     else:
         columns = set(schema.names)
     parts = (clock.lasting(_predicate(node.condition(), ids)) for node in filters)
-    return Need(tuple(columns), bounds_of(reduce(Both, parts, None)))
+    return RequiredColumns(tuple(columns), bounds_of(reduce(Conjunction, parts, None)))
 
 
 def _items(sequence: Any) -> list[Any]:
@@ -185,7 +191,7 @@ def _predicate(expression: Any, ids: _Ids) -> Predicate:
     kind = _kind(expression)
     if kind in ("And", "Or"):
         left, right = _items(expression.children())
-        pair = Both if kind == "And" else Either
+        pair = Conjunction if kind == "And" else Disjunction
         return pair(_predicate(left, ids), _predicate(right, ids))
     if kind in _COMPARISONS:
         return _comparison(expression, _COMPARISONS[kind], ids)
@@ -325,7 +331,7 @@ def _without_end(predicate: Predicate) -> Predicate:
 
     This happens before bounds are combined: an intersection that is empty now may not be later.
     """
-    if isinstance(predicate, Both | Either):
+    if isinstance(predicate, Conjunction | Disjunction):
         return type(predicate)(_without_end(predicate.left), _without_end(predicate.right))
     if predicate is None or predicate.column != "store_time":
         return predicate

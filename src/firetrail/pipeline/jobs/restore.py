@@ -68,7 +68,7 @@ _FIELDS = (
 )
 
 
-class Restored(NamedTuple):
+class RestoreResult(NamedTuple):
     """The result of a restore."""
 
     store: str
@@ -86,7 +86,7 @@ def restore(
     part: int | None = None,
     delays: DelayLevels | None = None,
     on_plan: Callable[[int], Callable[[int], None] | None] = lambda tasks: None,
-) -> Restored:
+) -> RestoreResult:
     """Recreate a store from an archive.
 
     Args:
@@ -124,7 +124,7 @@ def restore(
     except BaseException:
         SYSTEM.files.remove_tree(making, ignore_errors=True)
         raise
-    return Restored(str(into), chosen.messages, chosen.start, chosen.end, segments)
+    return RestoreResult(str(into), chosen.messages, chosen.start, chosen.end, segments)
 
 
 def _choose(manifest: Manifest, part: int | None, lake: str) -> Range:

@@ -16,7 +16,7 @@ from pyspark.sql.types import StructType
 from firetrail.format.names import name_server
 from firetrail.pipeline.datasource import prepare
 from firetrail.pipeline.failures import original_errors
-from firetrail.pipeline.jobs.query_plan import Need, needs
+from firetrail.pipeline.jobs.query_plan import RequiredColumns, needs
 from firetrail.pipeline.source.places import absolute
 from firetrail.pipeline.source.plan.filters import bounds_text, with_slack
 from firetrail.pipeline.source.plan.ranges import NO_BOUNDS
@@ -115,7 +115,7 @@ def _schema(columns: Sequence[str] = NAMES) -> StructType:
     return schema
 
 
-def _table(reader: DataFrameReader, need: Need, schema: StructType) -> DataFrame:
+def _table(reader: DataFrameReader, need: RequiredColumns, schema: StructType) -> DataFrame:
     """Return a table with all columns, of which only those that a query needs are read.
 
     The others are null, so that a query with ``*`` has the same columns as over the whole table.

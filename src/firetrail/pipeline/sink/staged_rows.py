@@ -46,7 +46,7 @@ CHUNKS = pa.schema(
 )
 
 
-class Stager:
+class RowStager:
     """Encodes the rows of one task into a file."""
 
     def __init__(self, options: SinkOptions, folder: Path) -> None:

@@ -33,7 +33,7 @@ from firetrail.pipeline.sink.columns import (
     with_own_names,
 )
 from firetrail.pipeline.sink.repeats import RepeatedWrite
-from firetrail.pipeline.sink.staged_rows import Stager, append_staged
+from firetrail.pipeline.sink.staged_rows import RowStager, append_staged
 from firetrail.pipeline.workers import check_arrived, worker_name
 from firetrail.store.bulk import BulkAppend
 from firetrail.store.bulk_journal import Ticket
@@ -103,7 +103,7 @@ class _StoreSinkWriter:
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Stage the rows of a task."""
-        stager = Stager(self._options, self._folder)
+        stager = RowStager(self._options, self._folder)
         path = stager.stage(map(with_own_names, iterator))
         size = 0 if path is None else SYSTEM.files.size(Path(path))
         return StagedRows(path, stager.messages, size, worker_name(), current_query())

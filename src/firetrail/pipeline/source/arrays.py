@@ -24,7 +24,7 @@ _OFFSET = 4
 _NOT_COMPRESSED = ~(COMPRESSED | COMPRESSION_MASK)
 
 
-class Gatherer:
+class BatchBuilder:
     """Creates batches with given columns from the records of a scan.
 
     With ``decompress``, bodies are decompressed. A body that cannot be decompressed is an error, or

@@ -88,8 +88,8 @@ def read_damage(split: DamageSplit) -> Iterator[pa.RecordBatch]:
 
 def _walk(split: LogSplit) -> Iterator[dict[str, object]]:
     with open_log(split.store, split.start, split.end) as log:
-        if split.sight is not None:
-            split.sight.check(log, allow_loss=True)
+        if split.fingerprint is not None:
+            split.fingerprint.check(log, allow_loss=True)
         walk = LogWalk(log, split.start, split.end, Check.RECORD)
         for part in walk:
             damage = part if isinstance(part, Damage) else part.failed

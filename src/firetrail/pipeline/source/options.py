@@ -75,7 +75,7 @@ class _DamageMode(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Edge:
+class ReadBoundary:
     """The start or end of a read in every queue: one of the queue's ends, or offsets by queue."""
 
     default: int
@@ -105,8 +105,8 @@ class ReadOptions:
     view: View = View.QUEUE
     subscribe: tuple[str, ...] | None = None
     subscribe_pattern: str | None = None
-    starting_offsets: Edge | None = None
-    ending_offsets: Edge | None = None
+    starting_offsets: ReadBoundary | None = None
+    ending_offsets: ReadBoundary | None = None
     starting_timestamp: int = TIME_MIN
     ending_timestamp: int = TIME_MAX
     queue_ids: tuple[int, ...] | None = None
@@ -204,13 +204,13 @@ def _offset(value: Any) -> int:
     return value
 
 
-def _edge(default: int, *words: str) -> Callable[[str], Edge]:
+def _boundary(default: int, *words: str) -> Callable[[str], ReadBoundary]:
     numbers = {"earliest": EARLIEST, "latest": LATEST}
 
-    def parse(text: str) -> Edge:
+    def parse(text: str) -> ReadBoundary:
         if text.lower() in words:
-            return Edge(numbers[text.lower()])
-        return Edge(default, parse_offsets_by(QueueName.parse, json.loads(text)))
+            return ReadBoundary(numbers[text.lower()])
+        return ReadBoundary(default, parse_offsets_by(QueueName.parse, json.loads(text)))
 
     return parse
 
@@ -229,10 +229,10 @@ OPTIONS = (
     Option(
         "startingOffsets",
         "starting_offsets",
-        Parsed(_edge(EARLIEST, "earliest", "latest"), f"earliest, latest or {_JSON}"),
+        Parsed(_boundary(EARLIEST, "earliest", "latest"), f"earliest, latest or {_JSON}"),
     ),
     Option(
-        "endingOffsets", "ending_offsets", Parsed(_edge(LATEST, "latest"), f"latest or {_JSON}")
+        "endingOffsets", "ending_offsets", Parsed(_boundary(LATEST, "latest"), f"latest or {_JSON}")
     ),
     Option("startingTimestamp", "starting_timestamp", _TIME),
     Option("endingTimestamp", "ending_timestamp", _TIME),
@@ -324,11 +324,11 @@ def parse_options(given: Mapping[str, str], *, stream: bool = False) -> ReadOpti
 
 def _check_paths(named: Mapping[str, str], values: Mapping[str, Any]) -> None:
     """Raise ConfigError if several stores are read with offsets, which belong to one store."""
-    for name, edge in (
+    for name, boundary in (
         ("startingOffsets", values.get("starting_offsets")),
         ("endingOffsets", values.get("ending_offsets")),
     ):
-        if edge is not None and edge.offsets:
+        if boundary is not None and boundary.offsets:
             remedy = (
                 "cannot be used with several paths, because offsets belong to one store: "
                 "use timestamps, or one read per store"

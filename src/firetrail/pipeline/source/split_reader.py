@@ -17,10 +17,10 @@ from firetrail.format.columns import Check, Columns, Stop
 from firetrail.format.files.unit import UNIT_SIZE
 from firetrail.format.kernels.scan import scan_units
 from firetrail.format.names import queue_folder
-from firetrail.pipeline.source.arrays import Gatherer
+from firetrail.pipeline.source.arrays import BatchBuilder
 from firetrail.pipeline.source.damage_text import SKIP_DAMAGED
 from firetrail.pipeline.source.places import is_remote, open_log
-from firetrail.pipeline.source.plan.fingerprint import Sight, log_lost
+from firetrail.pipeline.source.plan.fingerprint import LogFingerprint, log_lost
 from firetrail.pipeline.source.plan.store_splits import (
     EVERYTHING,
     LogSplit,
@@ -29,7 +29,12 @@ from firetrail.pipeline.source.plan.store_splits import (
     UnitSplit,
 )
 from firetrail.pipeline.source.schema import NAMES, fields
-from firetrail.pipeline.source.unit_reader import Chooser, check_queue, open_queue, read_units
+from firetrail.pipeline.source.unit_reader import (
+    RecordSelector,
+    check_queue,
+    open_queue,
+    read_units,
+)
 from firetrail.store.log.files import ViewLog
 from firetrail.store.log.walk import ROWS_PER_BATCH, Damage, LogWalk, RecordBatch, describe_stop
 from firetrail.store.problems import KIND_OF_STOP, ProblemKind
@@ -64,8 +69,8 @@ def read_split(
         NotSharedError: This worker does not see the store that the driver planned with.
         FormatError: A body cannot be decompressed, unless ``permissive``.
     """
-    gatherer = Gatherer(fields(columns), decompress=decompress, lenient=permissive)
-    reader = _SplitReader(split.store, split.sight, gatherer, permissive, allow_loss)
+    builder = BatchBuilder(fields(columns), decompress=decompress, lenient=permissive)
+    reader = _SplitReader(split.store, split.fingerprint, builder, permissive, allow_loss)
     if isinstance(split, LogSplit):
         return reader.log(split)
     return reader.units(split) if isinstance(split, UnitSplit) else reader.looked_up(split)
@@ -77,14 +82,14 @@ class _SplitReader:
     def __init__(
         self,
         store: str,
-        sight: Sight | None,
-        gatherer: Gatherer,
+        fingerprint: LogFingerprint | None,
+        builder: BatchBuilder,
         permissive: bool,
         allow_loss: bool,
     ) -> None:
         self._store = store
-        self._sight = sight
-        self._gatherer = gatherer
+        self._fingerprint = fingerprint
+        self._builder = builder
         self._permissive = permissive
         self._allow_loss = allow_loss
         self._picks = memoryview(array("q", bytes(8 * len(_ALL))))
@@ -95,18 +100,18 @@ class _SplitReader:
         """Walk over the log and yield the selected records."""
         lost = damaged = False
         with open_log(split.store, split.start, split.end) as log:
-            if self._sight is not None:
-                self._sight.check(log, allow_loss=self._allow_loss)
-            chooser = None
+            if self._fingerprint is not None:
+                self._fingerprint.check(log, allow_loss=self._allow_loss)
+            selector = None
             if split.queues is not None or split.wanted != EVERYTHING:
-                chooser = Chooser.of_log(
+                selector = RecordSelector.of_log(
                     split.store, split.queues, split.wanted, split.start, split.end
                 )
             for part in self._walk(log, split):
                 if isinstance(part, RecordBatch):
                     rows = part.rows - 1 if part.failed else part.rows
                     view = part.segment.view
-                    yield from self._batches(view, part.columns, rows, chooser)
+                    yield from self._batches(view, part.columns, rows, selector)
                 damage = part if isinstance(part, Damage) else part.failed
                 if damage is None or self._is_end(log, damage):
                     continue
@@ -115,8 +120,8 @@ class _SplitReader:
                 else:
                     damaged = True
                     self._report(damage)
-        if chooser is not None and not lost and not damaged:
-            self._check_all_seen(chooser)
+        if selector is not None and not lost and not damaged:
+            self._check_all_seen(selector)
 
     def _walk(self, log: ViewLog, split: LogSplit) -> Iterator[RecordBatch | Damage]:
         """Yield the records and the damage of a split, including files missing at its end."""
@@ -144,8 +149,10 @@ class _SplitReader:
 
     def _is_deleted(self, physical_offset: int) -> bool:
         with open_log(self._store, 0, 0) as log:
-            if self._sight is not None:  # the store itself may be missing or no longer mounted
-                self._sight.check(log, allow_loss=True)
+            if (
+                self._fingerprint is not None
+            ):  # the store itself may be missing or no longer mounted
+                self._fingerprint.check(log, allow_loss=True)
             begin = log.min_offset
         if physical_offset >= begin:
             return False
@@ -164,9 +171,9 @@ class _SplitReader:
                 f"check the store with 'firetrail fsck', or {SKIP_DAMAGED}",
             )
 
-    def _check_all_seen(self, chooser: Chooser) -> None:
+    def _check_all_seen(self, selector: RecordSelector) -> None:
         """Raise StoreDamagedError unless every unit points to a record, or if ``permissive``."""
-        missed = None if self._permissive else chooser.missed()
+        missed = None if self._permissive else selector.missed()
         if missed is not None:
             part, seen = missed
             raise StoreDamagedError(
@@ -184,8 +191,8 @@ class _SplitReader:
     def _open_whole(self) -> Iterator[ViewLog]:
         """Open the log for lookups anywhere; deleted files are no error yet."""
         with open_log(self._store, 0, 0) as log:
-            if self._sight is not None:
-                self._sight.check(log, allow_loss=True)
+            if self._fingerprint is not None:
+                self._fingerprint.check(log, allow_loss=True)
             yield log
 
     def units(self, split: UnitSplit) -> Iterator[pa.RecordBatch]:
@@ -201,9 +208,9 @@ class _SplitReader:
                     for begin in range(start, part.end, ROWS_PER_BATCH):
                         end = min(begin + ROWS_PER_BATCH, part.end)
                         units = read_units(queue, begin, end)
-                        chooser = Chooser.of_units(part, begin, end, units, split.wanted)
-                        yield from self._look_up(log, units, chooser)
-                        self._check_all_seen(chooser)
+                        selector = RecordSelector.of_units(part, begin, end, units, split.wanted)
+                        yield from self._look_up(log, units, selector)
+                        self._check_all_seen(selector)
 
     def looked_up(self, split: OffsetSplit) -> Iterator[pa.RecordBatch]:
         """Yield the records at given physical offsets."""
@@ -217,9 +224,11 @@ class _SplitReader:
                         self._report(no_file(log, offset))
                     continue
                 units += _UNIT.pack(offset, _SIZE(view, offset - segment.base)[0], 0)
-            yield from self._look_up(log, bytes(units), Chooser(None, b"", split.wanted))
+            yield from self._look_up(log, bytes(units), RecordSelector(None, b"", split.wanted))
 
-    def _look_up(self, log: ViewLog, units: bytes, chooser: Chooser) -> Iterator[pa.RecordBatch]:
+    def _look_up(
+        self, log: ViewLog, units: bytes, selector: RecordSelector
+    ) -> Iterator[pa.RecordBatch]:
         """Yield the records that units point to."""
         first, count = 0, len(units) // UNIT_SIZE
         columns = Columns(min(count, ROWS_PER_BATCH))
@@ -236,7 +245,7 @@ class _SplitReader:
             rows, number = scan_units(
                 view, limit, segment.base, units, first, count, columns.table, Check.RECORD
             )
-            yield from self._batches(view, columns, rows, chooser)
+            yield from self._batches(view, columns, rows, selector)
             first += rows
             stop = Stop(number)
             if stop not in (Stop.LIMIT, Stop.FULL):
@@ -249,15 +258,15 @@ class _SplitReader:
     # -- batches ------------------------------------------------------------------------------
 
     def _batches(
-        self, view: memoryview, columns: Columns, rows: int, chooser: Chooser | None
+        self, view: memoryview, columns: Columns, rows: int, selector: RecordSelector | None
     ) -> Iterator[pa.RecordBatch]:
         """Yield the selected rows of a scan, cut so that no batch becomes too large."""
         picks, count = _ALL, rows
-        if chooser is not None:
+        if selector is not None:
             picks = self._picks
-            count = chooser.picker.pick(view, columns.table, 0, rows, picks)
+            count = selector.picker.pick(view, columns.table, 0, rows, picks)
         for first, last in self._pieces(columns, picks, count):
-            yield self._gatherer.batch(view, columns, picks[first:last], last - first)
+            yield self._builder.batch(view, columns, picks[first:last], last - first)
 
     def _pieces(self, columns: Columns, picks: memoryview, count: int) -> Iterator[tuple[int, int]]:
         """Yield ranges of rows of about BATCH_BYTES of log each."""

@@ -29,8 +29,8 @@ from firetrail.pipeline.kernels.pick import TIME_MAX, TIME_MIN
 from firetrail.pipeline.logger import LOGGER
 from firetrail.pipeline.source.options import (
     LATEST,
-    Edge,
     Q,
+    ReadBoundary,
     ReadOptions,
     TopicOffsets,
     parse_offsets,
@@ -107,11 +107,11 @@ class QueueStreamReader(StreamReader):
         with self._open(asked_topics(options)) as view:
             check_topics(view, options)
             found: TopicOffsets = {}
-            edge = options.starting_offsets or Edge(LATEST)
+            boundary = options.starting_offsets or ReadBoundary(LATEST)
             for queue in each_queue(view, options):
                 low, high = queue_ends(view, queue)
                 name = queue.topic, queue.queue_id
-                begin = resolve(name, edge, low, high, high, options)
+                begin = resolve(name, boundary, low, high, high, options)
                 if options.starting_timestamp > TIME_MIN:
                     begin, _ = by_time(
                         view, queue, low, high, (options.starting_timestamp, TIME_MAX)

@@ -69,7 +69,7 @@ def read_units(queue: ConsumeQueue, begin: int, end: int) -> bytes:
     return b"".join(parts)
 
 
-class Chooser:
+class RecordSelector:
     """Picks the selected records of a part of the log, and counts those that were expected."""
 
     def __init__(
@@ -104,7 +104,7 @@ class Chooser:
     @classmethod
     def of_log(
         cls, store: str, queues: QueueSet | None, wanted: RowSelection, start: int, end: int
-    ) -> Chooser:
+    ) -> RecordSelector:
         """Return a chooser for the records from ``start`` up to ``end``, whose units it reads."""
         if queues is None or not queues.file_size:
             ranges = None if queues is None else list(queues.ranges)
@@ -124,7 +124,7 @@ class Chooser:
     @classmethod
     def of_units(
         cls, part: QueueRange, begin: int, end: int, units: bytes, wanted: RowSelection
-    ) -> Chooser:
+    ) -> RecordSelector:
         """Return a chooser for the records that some units of a range point to."""
         found = QueueRange(part.topic, part.queue_id, begin, end)
         return cls([found], units, wanted, has_units=True)

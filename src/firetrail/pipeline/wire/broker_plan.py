@@ -13,10 +13,10 @@ from firetrail.pipeline.source.plan.log_splits import share_out, split_count
 from firetrail.pipeline.source.plan.ranges import Bounds, check_edges_in, resolve
 from firetrail.pipeline.source.plan.store_splits import QueueRange, RowSelection
 from firetrail.pipeline.wire.access import access_in
-from firetrail.pipeline.wire.broker_queues import Cluster, Ends, name_of
+from firetrail.pipeline.wire.broker_queues import Cluster, OffsetRange, name_of
 from firetrail.pipeline.wire.broker_splits import BrokerRange, WireSplit
 from firetrail.pipeline.wire.loop import Loop
-from firetrail.pipeline.wire.retry import Patience
+from firetrail.pipeline.wire.retry import RequestRetry
 from firetrail.remoting.messages.bodies import MessageQueue
 from firetrail.text import counted
 
@@ -40,9 +40,9 @@ def check_name_server(namesrv: str) -> None:
     not in the planner of Spark.
     """
     limit = f"limit of a query: {REACHED_MS // 1000} s"
-    patience = Patience(namesrv, REACHED_MS, access=access_in(""), limited_by=limit)
+    retry = RequestRetry(namesrv, REACHED_MS, access=access_in(""), limited_by=limit)
     with Loop() as loop:
-        loop.run(patience.reach())
+        loop.run(retry.reach())
 
 
 def plan_wire(
@@ -78,13 +78,13 @@ def check_queues(queues: Sequence[MessageQueue], options: ReadOptions) -> None:
     check_edges_in(known, options)
 
 
-def resolved(ends: Ends, options: ReadOptions) -> int:
+def resolved(ends: OffsetRange, options: ReadOptions) -> int:
     """Return the offset at which the options let a queue begin."""
     name = ends.queue.topic, ends.queue.queue_id, ends.queue.broker_name
     return resolve(name, options.starting_offsets, ends.low, ends.high, ends.low, options)
 
 
-def _requested(ends: Ends, options: ReadOptions, bounds: Bounds) -> BrokerPart:
+def _requested(ends: OffsetRange, options: ReadOptions, bounds: Bounds) -> BrokerPart:
     queue, low, high = ends
     name = queue.topic, queue.queue_id, queue.broker_name
     end = resolve(name, options.ending_offsets, low, high, high, options)

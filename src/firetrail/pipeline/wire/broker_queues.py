@@ -9,7 +9,7 @@ from typing import NamedTuple, Self, TypeVar
 
 from firetrail.client.administration.admin import Admin
 from firetrail.client.cluster.session import Session
-from firetrail.client.consumers.pull import Puller, PullResult
+from firetrail.client.consumers.pull import PullClient, PullResult
 from firetrail.client.consumers.subscription import by_tags
 from firetrail.errors import PipelineError, RequestError
 from firetrail.format.names import OFFSET_MAX
@@ -20,7 +20,7 @@ from firetrail.pipeline.source.options import QueueName, ReadOptions
 from firetrail.pipeline.source.plan.ranges import Bounds, check_topics_in, is_in
 from firetrail.pipeline.wire.access import access_in
 from firetrail.pipeline.wire.loop import Loop
-from firetrail.pipeline.wire.retry import Patience, no_broker
+from firetrail.pipeline.wire.retry import RequestRetry, no_broker
 from firetrail.remoting.messages.bodies import MessageQueue
 from firetrail.remoting.wire.codes import ResponseCode
 
@@ -33,7 +33,7 @@ Item = TypeVar("Item")
 Found = TypeVar("Found")
 
 
-class Ends(NamedTuple):
+class OffsetRange(NamedTuple):
     """A queue, and the range of its offsets."""
 
     queue: MessageQueue
@@ -73,16 +73,16 @@ class Cluster:
     def __init__(self, options: ReadOptions) -> None:
         self._options = options
         access = access_in(options.access_file)
-        self._patience = Patience(options.namesrv, options.retry_ms, access=access)
+        self._retry = RequestRetry(options.namesrv, options.retry_ms, access=access)
         self._loop = Loop()
         self._admin = Admin(options.namesrv, access=access)
         self._session = Session(options.namesrv, access=access)
-        self._puller = Puller(self._session, options.group)
+        self._puller = PullClient(self._session, options.group)
 
     def __enter__(self) -> Self:
         self._loop.__enter__()
         try:
-            self._loop.run(self._patience.ask(self._open, "connecting to the cluster"))
+            self._loop.run(self._retry.ask(self._open, "connecting to the cluster"))
         except BaseException:
             self.__exit__()
             raise
@@ -110,7 +110,7 @@ class Cluster:
 
         async def one(item: Item) -> Found:
             queue = queue_of(item)
-            return await self._patience.ask(
+            return await self._retry.ask(
                 lambda: ask(item),
                 f"reading topic {queue.topic}",
                 queue.topic,
@@ -142,7 +142,7 @@ class Cluster:
             found = await gathered(wanted, self._admin.queues)
             return [q for queues in found for q in queues if is_in(bounds, q.topic, q.queue_id)]
 
-        return self._loop.run(self._patience.ask(ask, "listing the topics"))
+        return self._loop.run(self._retry.ask(ask, "listing the topics"))
 
     def await_queues(self, needed: Mapping[str, Collection[QueueName]]) -> None:
         """Wait until the name server lists these queues; log a warning after the retry timeout."""
@@ -154,18 +154,18 @@ class Cluster:
                     raise _not_listed(topic)
 
         try:
-            self._loop.run(self._patience.ask(ask, "waiting for queues"))
+            self._loop.run(self._retry.ask(ask, "waiting for queues"))
         except PipelineError as error:
             if not isinstance(error.__cause__, RequestError):
                 raise
             LOGGER.warning("%s", error)
 
-    def ends(self, queues: Iterable[MessageQueue]) -> list[Ends]:
+    def ends(self, queues: Iterable[MessageQueue]) -> list[OffsetRange]:
         """Return the current first and end offsets of queues."""
 
-        async def ask(queue: MessageQueue) -> Ends:
+        async def ask(queue: MessageQueue) -> OffsetRange:
             low = max(await self._admin.offsets.lowest(queue), 0)
-            return Ends(queue, low, max(await self._admin.offsets.end(queue), low))
+            return OffsetRange(queue, low, max(await self._admin.offsets.end(queue), low))
 
         return self._each(queues, ask, lambda queue: queue)
 

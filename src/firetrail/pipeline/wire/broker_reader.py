@@ -16,23 +16,23 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from firetrail.client.cluster.session import Session
-from firetrail.client.consumers.pull import Puller, PullResult
+from firetrail.client.consumers.pull import PullClient, PullResult
 from firetrail.client.consumers.subscription import by_tags
 from firetrail.errors import DataLostError, RequestError, StoreDamagedError
 from firetrail.format import columns as col
 from firetrail.format.columns import Check, Columns, Stop
 from firetrail.format.kernels.scan import ANYWHERE, scan
 from firetrail.format.values.tags import ALL_TAGS
-from firetrail.pipeline.source.arrays import Gatherer
+from firetrail.pipeline.source.arrays import BatchBuilder
 from firetrail.pipeline.source.damage_text import SKIP_DAMAGED
 from firetrail.pipeline.source.schema import NAMES, fields
-from firetrail.pipeline.source.unit_reader import Chooser
+from firetrail.pipeline.source.unit_reader import RecordSelector
 from firetrail.pipeline.wire.access import access_in
 from firetrail.pipeline.wire.broker_queues import name_of
 from firetrail.pipeline.wire.broker_splits import BrokerRange, WireSplit
 from firetrail.pipeline.wire.gaps import is_sparse, left_out, take
 from firetrail.pipeline.wire.loop import Loop
-from firetrail.pipeline.wire.retry import Patience, no_progress
+from firetrail.pipeline.wire.retry import RequestRetry, no_progress
 from firetrail.remoting.messages.bodies import MessageQueue, TopicConfig
 from firetrail.remoting.messages.headers import TopicHeader
 from firetrail.remoting.wire.codes import RequestCode, ResponseCode
@@ -66,17 +66,17 @@ def read_wire(
     left out. Bodies are decompressed if ``decompress``. Messages that were deleted, or that a
     topic lacks by its nature, raise DataLostError unless ``allow_loss``.
     """
-    gatherer = Gatherer(fields(columns), decompress=decompress, lenient=permissive)
-    decoder = _Decoder(gatherer, permissive)
+    builder = BatchBuilder(fields(columns), decompress=decompress, lenient=permissive)
+    decoder = _Decoder(builder, permissive)
     with Loop() as loop:
         fetcher = Fetcher(split, allow_loss, permissive)
         loop.run(fetcher.open())
         try:
             for part in split.ranges:
-                chooser = Chooser([part.range], b"", split.wanted)
+                selector = RecordSelector([part.range], b"", split.wanted)
                 while (records := loop.run(fetcher.next(part))) is not None:
-                    yield from decoder.batches(part, records, chooser)
-                seen = chooser.picker.seen(0)
+                    yield from decoder.batches(part, records, selector)
+                seen = selector.picker.seen(0)
                 if not (allow_loss or permissive or split.wanted.tags) and seen < part.range.count:
                     _report(part, f"{part.range.count - seen} of these offsets have no message")
         finally:
@@ -104,8 +104,8 @@ class Fetcher:
     def __init__(self, split: WireSplit, allow_loss: bool, permissive: bool) -> None:
         access = access_in(split.access_file)
         self._session = Session(split.namesrv, access=access)
-        self._puller = Puller(self._session, split.group)
-        self._patience = Patience(split.namesrv, split.retry_ms, access=access)
+        self._puller = PullClient(self._session, split.group)
+        self._retry = RequestRetry(split.namesrv, split.retry_ms, access=access)
         self._tags = " || ".join(split.wanted.tags) or ALL_TAGS
         self._step = SLICE_FILTERED if split.wanted.tags else SLICE
         self._allow_loss = allow_loss
@@ -120,7 +120,7 @@ class Fetcher:
 
     async def open(self) -> None:
         """Connect to the cluster and begin to fetch."""
-        await self._patience.ask(self._session.open, "connecting to the cluster")
+        await self._retry.ask(self._session.open, "connecting to the cluster")
         self._begin_more()
 
     async def close(self) -> None:
@@ -200,7 +200,7 @@ class Fetcher:
         if queue.topic not in self._sparse:
             request = f"asking for the attributes of topic {queue.topic}"
             try:
-                found = await self._patience.ask(ask, request, broker=queue.broker_name)
+                found = await self._retry.ask(ask, request, broker=queue.broker_name)
             except RequestError:
                 found = False
             self._sparse[queue.topic] = found
@@ -220,7 +220,7 @@ class Fetcher:
             return answer
 
         request = f"reading topic {queue.topic}"
-        return await self._patience.ask(ask, request, queue.topic, broker=queue.broker_name)
+        return await self._retry.ask(ask, request, queue.topic, broker=queue.broker_name)
 
 
 def _is_lost(answer: PullResult, at: int) -> bool:
@@ -236,23 +236,23 @@ def _is_lost(answer: PullResult, at: int) -> bool:
 class _Decoder:
     """Decodes records into batches."""
 
-    def __init__(self, gatherer: Gatherer, permissive: bool) -> None:
-        self._gatherer = gatherer
+    def __init__(self, builder: BatchBuilder, permissive: bool) -> None:
+        self._builder = builder
         self._permissive = permissive
         self._columns = Columns(ROWS_PER_BATCH)
         self._picks = memoryview(array("q", bytes(8 * self._columns.capacity)))
 
     def batches(
-        self, part: BrokerRange, records: bytes, chooser: Chooser
+        self, part: BrokerRange, records: bytes, selector: RecordSelector
     ) -> Iterator[pa.RecordBatch]:
         """Yield the selected ones of consecutive records."""
         data, table = memoryview(records), self._columns.table
         at = 0
         while at < len(data):
             rows, at, number = scan(data, at, len(data), ANYWHERE, table, Check.RECORD)
-            count = chooser.picker.pick(data, table, 0, rows, self._picks)
+            count = selector.picker.pick(data, table, 0, rows, self._picks)
             if count:
-                yield self._gatherer.batch(data, self._columns, self._picks[:count], count)
+                yield self._builder.batch(data, self._columns, self._picks[:count], count)
             stop = Stop(number)
             if stop in CHECKSUM_STOPS and self._permissive:
                 at += self._columns.column(col.SIZE)[rows]

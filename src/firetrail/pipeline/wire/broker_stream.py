@@ -10,13 +10,13 @@ from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxBytes, ReadMaxRow
 
 from firetrail.pipeline.kernels.pick import TIME_MAX, TIME_MIN
 from firetrail.pipeline.logger import LOGGER
-from firetrail.pipeline.source.options import LATEST, Edge, QueueName, parse_offsets_by
+from firetrail.pipeline.source.options import LATEST, QueueName, ReadBoundary, parse_offsets_by
 from firetrail.pipeline.source.partition import read_partition
 from firetrail.pipeline.source.plan.ranges import NO_BOUNDS, clipped, report_missing, resolve
 from firetrail.pipeline.source.plan.store_splits import RowSelection
 from firetrail.pipeline.source.store_stream import StreamReader, as_json, cut_to
 from firetrail.pipeline.wire.broker_plan import BrokerPart, check_queues, measured, split_parts
-from firetrail.pipeline.wire.broker_queues import Cluster, Ends, name_of
+from firetrail.pipeline.wire.broker_queues import Cluster, OffsetRange, name_of
 from firetrail.pipeline.wire.broker_reader import read_wire
 
 if TYPE_CHECKING:
@@ -46,8 +46,8 @@ class WireStreamReader(StreamReader):
                 times = options.starting_timestamp, TIME_MAX
                 begins = [begin for begin, _ in cluster.cut(all_ends, times)]
             else:
-                edge = options.starting_offsets or Edge(LATEST)
-                begins = [self._resolved(ends, edge) for ends in all_ends]
+                boundary = options.starting_offsets or ReadBoundary(LATEST)
+                begins = [self._resolved(ends, boundary) for ends in all_ends]
         found: BrokerOffsets = {}
         for ends, begin in zip(all_ends, begins, strict=True):
             found.setdefault(ends.queue.topic, {})[name_of(ends.queue)] = begin
@@ -88,15 +88,15 @@ class WireStreamReader(StreamReader):
         LOGGER.info("rocketmq %s: %d queues are pulled", self._options.place, len(parts))
         return [InputPartition(split) for split in splits]
 
-    def _resolved(self, ends: Ends, edge: Edge) -> int:
+    def _resolved(self, ends: OffsetRange, boundary: ReadBoundary) -> int:
         name = ends.queue.topic, ends.queue.queue_id, ends.queue.broker_name
-        return resolve(name, edge, ends.low, ends.high, ends.high, self._options)
+        return resolve(name, boundary, ends.low, ends.high, ends.high, self._options)
 
-    def _ends(self, cluster: Cluster, known: Iterable[str] = ()) -> list[Ends]:
+    def _ends(self, cluster: Cluster, known: Iterable[str] = ()) -> list[OffsetRange]:
         return cluster.ends(cluster.queues(NO_BOUNDS, known))
 
     def _between(
-        self, all_ends: list[Ends], start: BrokerOffsets, end: BrokerOffsets
+        self, all_ends: list[OffsetRange], start: BrokerOffsets, end: BrokerOffsets
     ) -> list[BrokerPart]:
         """Return the parts between two offsets, including empty ones.
 
@@ -130,7 +130,7 @@ def _unread(start: BrokerOffsets, end: BrokerOffsets) -> dict[str, list[QueueNam
     return found
 
 
-def _highs(all_ends: list[Ends]) -> BrokerOffsets:
+def _highs(all_ends: list[OffsetRange]) -> BrokerOffsets:
     found: BrokerOffsets = {}
     for ends in all_ends:
         found.setdefault(ends.queue.topic, {})[name_of(ends.queue)] = ends.high

@@ -52,7 +52,7 @@ def stream_writer(
 
 
 @dataclass
-class Sent(WriterCommitMessage):
+class SentCount(WriterCommitMessage):
     """The number of messages that a task has sent."""
 
     messages: int
@@ -75,7 +75,7 @@ class _BrokerSinkWriter:
             ids = RowIds(writer_id, int(epoch), task.partitionId())
         sender = Sender(self._options, ids, task.partitionId())
         sender.send(map(with_own_names, iterator))
-        return Sent(sender.messages)
+        return SentCount(sender.messages)
 
     def _query(self) -> str | None:
         """Return the id from which row ids are derived if there is no ``writeId``."""

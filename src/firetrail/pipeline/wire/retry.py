@@ -36,7 +36,7 @@ PROBED_MAX = 16
 _log = logging.getLogger(__name__)
 
 
-class Patience:
+class RequestRetry:
     """Retries each request to a cluster for at most ``limit_ms``."""
 
     def __init__(

@@ -34,7 +34,7 @@ from firetrail.pipeline.sink.staged_rows import CHUNK_BYTES, message_of, rows_of
 from firetrail.pipeline.sink.vectors import Vectors, chunks, vectors
 from firetrail.pipeline.wire.access import access_in
 from firetrail.pipeline.wire.loop import Loop
-from firetrail.pipeline.wire.retry import Patience
+from firetrail.pipeline.wire.retry import RequestRetry
 from firetrail.remoting.messages.bodies import MessageQueue
 from firetrail.remoting.wire.codes import Permission
 from firetrail.store.admission.draft import Drafter
@@ -64,7 +64,7 @@ class RowIds:
         return encode_properties({SINK_ROW: digest.hexdigest()})
 
 
-class Parcel(NamedTuple):
+class OutgoingBatch(NamedTuple):
     """The items of a client batch, which are sent together."""
 
     topic: str
@@ -72,7 +72,7 @@ class Parcel(NamedTuple):
     sys_flag: int = 0
 
 
-_Piece = tuple[int, Parcel]
+_Piece = tuple[int, OutgoingBatch]
 """The number of a queue, and a parcel for it."""
 
 
@@ -88,7 +88,7 @@ class Sender:
         self._turn = first_turn
         self._queues: dict[str, list[MessageQueue]] = {}
         self._access = access = access_in(options.access_file)
-        self._patience = Patience(
+        self._retry = RequestRetry(
             options.namesrv, options.retry_ms, Permission.WRITE, access=access
         )
         self.messages = 0
@@ -98,7 +98,7 @@ class Sender:
         options = self._options
         with Loop() as loop:
             producer = Producer(options.namesrv, options.group, retries=1, access=self._access)
-            loop.run(self._patience.ask(producer.open, CONNECT))
+            loop.run(self._retry.ask(producer.open, CONNECT))
             try:
                 for batch in map(prefer_columns, batches):
                     check_rows(batch, self.messages, self._max_level, MORE_LEVELS)
@@ -116,7 +116,7 @@ class Sender:
             if topic in self._queues:
                 continue
             check_topic(topic)
-            found = await find_queues(producer, topic, self._patience)
+            found = await find_queues(producer, topic, self._retry)
             most = self._options.queues or len(found)
             if most > len(found):
                 has = f"topic {topic} has {counted(len(found), 'queue')}"
@@ -155,7 +155,7 @@ class Sender:
         if self._ids is not None:
             rows = _identified(rows, self._ids)
         return [
-            (chunk.queue_id, Parcel(chunk.topic, bytes(chunk.items)))
+            (chunk.queue_id, OutgoingBatch(chunk.topic, bytes(chunk.items)))
             for chunk in chunks(rows, CHUNK_BYTES)
         ]
 
@@ -167,7 +167,7 @@ class Sender:
         def close(key: tuple[str, int]) -> None:
             items = waiting.pop(key, [])
             if items:
-                pieces.append((key[1], Parcel(key[0], encode_batch(items))))
+                pieces.append((key[1], OutgoingBatch(key[0], encode_batch(items))))
             sizes.pop(key, None)
 
         for row in rows_of(batch):
@@ -195,28 +195,30 @@ class Sender:
     # -- sending ------------------------------------------------------------------------------
 
     async def _send(self, producer: Producer, pieces: Iterable[_Piece]) -> None:
-        by_queue: dict[MessageQueue, list[Parcel]] = {}
+        by_queue: dict[MessageQueue, list[OutgoingBatch]] = {}
         for number, parcel in pieces:
             queue = self._queues[parcel.topic][number]
             by_queue.setdefault(queue, []).append(parcel)
-        await send_in_order(producer, by_queue, self._patience)
+        await send_in_order(producer, by_queue, self._retry)
 
 
-async def find_queues(producer: Producer, topic: str, patience: Patience) -> list[MessageQueue]:
+async def find_queues(producer: Producer, topic: str, retry: RequestRetry) -> list[MessageQueue]:
     """Return the writable queues of a topic."""
-    return await patience.ask(
+    return await retry.ask(
         lambda: producer.queues(topic), f"writing to topic {topic}", topic, is_known=False
     )
 
 
 async def send_in_order(
-    producer: Producer, parcels: Mapping[MessageQueue, Sequence[Parcel]], patience: Patience
+    producer: Producer,
+    parcels: Mapping[MessageQueue, Sequence[OutgoingBatch]],
+    retry: RequestRetry,
 ) -> None:
     """Send the parcels of each queue one after the other, and to all queues concurrently."""
 
-    async def in_order(queue: MessageQueue, some: Sequence[Parcel]) -> None:
+    async def in_order(queue: MessageQueue, some: Sequence[OutgoingBatch]) -> None:
         for parcel in some:
-            await patience.ask(
+            await retry.ask(
                 lambda parcel=parcel: producer.send_encoded(  # type: ignore[misc]
                     parcel.topic, parcel.items, queue=queue, sys_flag=parcel.sys_flag
                 ),

@@ -181,7 +181,7 @@ class GrpcGuard:
         if "authorization" not in call.metadata and call.certificate_user is not None:
             return self._guard.known(call.certificate_user)
         if given is None:
-            raise RequestError(NO_PERMISSION, self._guard.policy.wording.unnamed)
+            raise RequestError(NO_PERMISSION, self._guard.policy.remarks.unnamed)
         user = self._guard.known(given.access_key)
         date_time = call.metadata.get(GRPC_DATE_TIME, "")
         if not user.verifier.accepts_grpc(date_time, given.signature):

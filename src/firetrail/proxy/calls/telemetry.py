@@ -57,7 +57,7 @@ Orphaned = Callable[[str, RemotingCommand], TelemetryCommand | None]
 broker that asks and its request; None if the request is damaged."""
 
 
-class Question(NamedTuple):
+class PendingCommand(NamedTuple):
     """A command to a client, and the answer that is awaited."""
 
     client: ProxyClient
@@ -85,7 +85,7 @@ class Telemetry:
         self._brokers = brokers
         self._clients = clients
         self._orphaned = orphaned
-        self._questions: dict[str, Question] = {}
+        self._questions: dict[str, PendingCommand] = {}
         brokers.on_command = self.commanded
 
     def open(self, stream: Stream) -> StreamHandler:
@@ -225,7 +225,7 @@ class Telemetry:
         """Return the answer of a client to a command, None if it does not answer in time."""
         if len(self._questions) >= QUESTIONS_MAX or not client.tell(command):
             return None
-        question = Question(client, asyncio.get_running_loop().create_future())
+        question = PendingCommand(client, asyncio.get_running_loop().create_future())
         self._questions[nonce] = question
         try:
             async with asyncio.timeout(ANSWER_S):

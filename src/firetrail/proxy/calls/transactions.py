@@ -51,7 +51,7 @@ _ENDS: dict[int, int] = {
 }
 
 
-class HalfPlace(NamedTuple):
+class HalfMessagePlace(NamedTuple):
     """The place of a half message."""
 
     broker_name: str
@@ -65,7 +65,7 @@ class KnownTransactions:
     """The places of recent half messages, by topic and id."""
 
     def __init__(self) -> None:
-        self._places: dict[tuple[str, str], HalfPlace] = {}
+        self._places: dict[tuple[str, str], HalfMessagePlace] = {}
 
     def begun(
         self, topic: str, transaction_id: str, broker_name: str, stored: SendResponse
@@ -75,17 +75,17 @@ class KnownTransactions:
             log_offset = decode_message_id(stored.msg_id).physical_offset
         except FormatError:  # a broker with ids of another form: the half message is looked up
             return
-        place = HalfPlace(broker_name, stored.queue_offset, log_offset, topic)
+        place = HalfMessagePlace(broker_name, stored.queue_offset, log_offset, topic)
         self.remember(topic, transaction_id, place)
 
-    def remember(self, topic: str, transaction_id: str, place: HalfPlace) -> None:
+    def remember(self, topic: str, transaction_id: str, place: HalfMessagePlace) -> None:
         """Remember a place, and forget the one that was remembered longest if there are many."""
         self._places.pop((topic, transaction_id), None)
         if len(self._places) >= REMEMBERED_MAX:
             del self._places[next(iter(self._places))]
         self._places[topic, transaction_id] = place
 
-    def find(self, topic: str, transaction_id: str) -> HalfPlace | None:
+    def find(self, topic: str, transaction_id: str) -> HalfMessagePlace | None:
         """Return the place of a half message, None if it is not remembered."""
         return self._places.get((topic, transaction_id))
 
@@ -138,7 +138,9 @@ class TransactionCalls:
         checked(await resolved(self._brokers.request(client, place.broker_name, command)))
         return EndTransactionResponse(status=OK)
 
-    async def _search(self, client: ProxyClient, topic: str, transaction_id: str) -> HalfPlace:
+    async def _search(
+        self, client: ProxyClient, topic: str, transaction_id: str
+    ) -> HalfMessagePlace:
         """Find the newest copy of a half message in the indexes of the topic's brokers."""
         route = await resolved(self._brokers.route(topic))
         for broker in route.broker_datas:
@@ -148,12 +150,12 @@ class TransactionCalls:
             answer = await resolved(self._brokers.request(client, broker.broker_name, command))
             if answer.code == ResponseCode.QUERY_NOT_FOUND:
                 continue
-            newest: HalfPlace | None = None
+            newest: HalfMessagePlace | None = None
             for record in records_in(checked(answer).body):
                 properties = record.properties
                 same = properties.get(UNIQ_KEY) == transaction_id
                 if same and properties.get(REAL_TOPIC) == topic:
-                    newest = HalfPlace(
+                    newest = HalfMessagePlace(
                         broker.broker_name,
                         record.queue_offset,
                         record.physical_offset,
@@ -183,7 +185,7 @@ class TransactionCalls:
             return None
         properties = record.properties
         transaction_id = header.transaction_id or properties.get(UNIQ_KEY, "")
-        place = HalfPlace(
+        place = HalfMessagePlace(
             broker_name,
             header.tran_state_table_offset,
             header.commit_log_offset,

@@ -15,7 +15,7 @@ SENT_CREDIT = 1 / 512
 """The same for each byte that was sent."""
 
 
-class Toll:
+class AbuseLimits:
     """The buckets of one connection."""
 
     __slots__ = ("_credited_bytes", "_idle_frames", "_resets", "_young_s", "credit")

@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from firetrail.proxy.http2 import frames
-from firetrail.proxy.http2.abuse_limits import DATA_CREDIT, REQUEST_CREDIT, Toll
+from firetrail.proxy.http2.abuse_limits import DATA_CREDIT, REQUEST_CREDIT, AbuseLimits
 from firetrail.proxy.http2.codes import (
     ACK,
     DEFAULT_FRAME_MAX,
@@ -60,7 +60,7 @@ class Http2Connection:
         """The time of the latest bytes."""
         self._input = FrameInput(self, limits, now)
         self._decoder = BlockDecoder(limits)
-        self._toll = Toll(limits, now)
+        self._abuse = AbuseLimits(limits, now)
         self._past = PastStreams()
         self._last_id = 0
         self._receive_window = limits.connection_window
@@ -210,7 +210,7 @@ class Http2Connection:
         head.size = size
         if is_last and head.content_length:
             raise StreamFault(stream_id, Http2Error.PROTOCOL_ERROR)
-        self._toll.credit += REQUEST_CREDIT
+        self._abuse.credit += REQUEST_CREDIT
         stream = Http2Stream(
             stream_id, self._limits.stream_window, self.output.initial_window, self.now
         )
@@ -274,14 +274,14 @@ class Http2Connection:
         stream = self.streams.pop(fault.stream_id, None)
         if stream is not None:
             self._cancel(stream)
-        self._toll.violation(self.now)
+        self._abuse.violation(self.now)
 
     def _check_was_opened(self, stream_id: int) -> None:
         if stream_id > self._last_id or not stream_id & 1:
             raise broken("a frame names a stream that was never opened")
 
     def _charge(self, tokens: float = 1) -> None:
-        self._toll.idle_frame(self.now, self.output.sent_bytes, tokens)
+        self._abuse.idle_frame(self.now, self.output.sent_bytes, tokens)
 
     # -- kinds of frames ----------------------------------------------------------------------
 
@@ -299,7 +299,7 @@ class Http2Connection:
             raise StreamFault(stream_id, Http2Error.STREAM_CLOSED)
         is_last = flags & END_STREAM != 0
         if payload:
-            self._toll.credit += DATA_CREDIT
+            self._abuse.credit += DATA_CREDIT
         elif not is_last:
             self._charge()
         self._narrow_stream(stream, size, is_last)
@@ -344,7 +344,7 @@ class Http2Connection:
             return
         self._past.add(stream_id, End.RESET_THERE)
         self._cancel(stream)
-        self._toll.client_reset(self.now, stream.opened_at)
+        self._abuse.client_reset(self.now, stream.opened_at)
 
     def _on_settings(self, flags: int, stream_id: int, payload: bytes) -> None:
         if stream_id:

@@ -28,7 +28,7 @@ from firetrail.remoting.connections.unexpected_errors import log_unexpected
 _INTERNAL_TEXT = "the server failed to handle the call; its log has the reason"
 
 
-class Line(Protocol):
+class CallConnection(Protocol):
     """The connection that carries a call."""
 
     peer: str
@@ -90,7 +90,7 @@ class BaseCall:
 
     def __init__(
         self,
-        line: Line,
+        line: CallConnection,
         stream: Http2Stream,
         head: RequestHead,
         limits: GrpcLimits,
@@ -251,7 +251,7 @@ class SingleCall(BaseCall):
 
     def __init__(
         self,
-        line: Line,
+        line: CallConnection,
         stream: Http2Stream,
         head: RequestHead,
         limits: GrpcLimits,

@@ -8,7 +8,7 @@ from firetrail.proxy.kernels.request_head import RequestHead
 from firetrail.proxy.transport import codec
 from firetrail.proxy.transport.call import ProtobufMessage, StatusCode, StreamHandler, StreamMethod
 from firetrail.proxy.transport.grpc_limits import GrpcLimits
-from firetrail.proxy.transport.server_call import BaseCall, Line, decoded
+from firetrail.proxy.transport.server_call import BaseCall, CallConnection, decoded
 from firetrail.remoting.connections.unexpected_errors import log_unexpected
 
 
@@ -19,7 +19,7 @@ class StreamCall(BaseCall):
 
     def __init__(
         self,
-        line: Line,
+        line: CallConnection,
         stream: Http2Stream,
         head: RequestHead,
         limits: GrpcLimits,

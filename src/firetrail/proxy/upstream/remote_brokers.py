@@ -61,7 +61,7 @@ T = TypeVar("T")
 _log = logging.getLogger(__name__)
 
 
-class Answered(NamedTuple, Generic[T]):
+class CachedAnswer(NamedTuple, Generic[T]):
     """An answer of brokers about a name, and until when it is valid."""
 
     value: T | None
@@ -74,9 +74,9 @@ class KnownSettings(Generic[T]):
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
-        self._known: dict[str, Answered[T]] = {}
+        self._known: dict[str, CachedAnswer[T]] = {}
 
-    def get(self, name: str) -> Answered[T] | None:
+    def get(self, name: str) -> CachedAnswer[T] | None:
         """Return what is known about a name; None if nothing is, or if it is too old."""
         known = self._known.get(name)
         return known if known is not None and self._now() < known.until else None
@@ -86,7 +86,7 @@ class KnownSettings(Generic[T]):
         if len(self._known) >= KNOWN_MAX:
             self._known.clear()
         lasts_s = ABSENT_S if value is None else KNOWN_S
-        self._known[name] = Answered(value, self._now() + lasts_s)
+        self._known[name] = CachedAnswer(value, self._now() + lasts_s)
 
 
 class ClusterBrokers:

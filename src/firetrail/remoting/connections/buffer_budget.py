@@ -19,7 +19,7 @@ RELIEF = 7 / 8
 byte leads to another search."""
 
 
-class Keeper(Protocol):
+class BufferOwner(Protocol):
     """A connection, as the budget sees it."""
 
     is_proven: bool
@@ -48,44 +48,44 @@ class BufferBudget:
         self._most = most
         self._strangers_most = strangers_most
         self._remedy = remedy
-        self._known: dict[Keeper, int] = {}  # in the order of their last progress
-        self._strangers: dict[Keeper, int] = {}
+        self._known: dict[BufferOwner, int] = {}  # in the order of their last progress
+        self._strangers: dict[BufferOwner, int] = {}
         self.total = 0
         """Bytes of all connections."""
         self.strangers = 0
         """Bytes of connections on which no request has succeeded."""
 
-    def note(self, keeper: Keeper, size: int, *, progress: bool) -> None:
+    def note(self, owner: BufferOwner, size: int, *, progress: bool) -> None:
         """Note how many bytes a connection keeps.
 
         Args:
-            keeper: The connection.
+            owner: The connection.
             size: The bytes.
             progress: Whether a frame was completed, or bytes were read by the peer.
         """
-        table = self._known if keeper.is_proven else self._strangers
-        before = table.pop(keeper, 0) if progress or not size else table.get(keeper, 0)
+        table = self._known if owner.is_proven else self._strangers
+        before = table.pop(owner, 0) if progress or not size else table.get(owner, 0)
         if size:
-            table[keeper] = size
+            table[owner] = size
         self.total += size - before
-        if not keeper.is_proven:
+        if not owner.is_proven:
             self.strangers += size - before
         if self.total > self._most or self.strangers > self._strangers_most:
             self._relieve()
 
-    def prove(self, keeper: Keeper) -> None:
+    def prove(self, owner: BufferOwner) -> None:
         """Count the connection among the known ones from now on: a request has succeeded."""
-        size = self._strangers.pop(keeper, 0)
-        keeper.is_proven = True
+        size = self._strangers.pop(owner, 0)
+        owner.is_proven = True
         self.strangers -= size
         if size:
-            self._known[keeper] = size
+            self._known[owner] = size
 
     def _relieve(self) -> None:
         """Count again, as peers may have read meanwhile, and drop the slowest if necessary."""
         for table in (self._strangers, self._known):
-            for keeper in table:
-                table[keeper] = keeper.kept_bytes
+            for owner in table:
+                table[owner] = owner.kept_bytes
         self.strangers = sum(self._strangers.values())
         self.total = self.strangers + sum(self._known.values())
         if self.strangers > self._strangers_most:
@@ -93,20 +93,20 @@ class BufferBudget:
         if self.total > self._most:
             self._drop(chain(self._strangers, self._known), self.total - int(self._most * RELIEF))
 
-    def _drop(self, keepers: Iterable[Keeper], excess: int) -> None:
+    def _drop(self, owners: Iterable[BufferOwner], excess: int) -> None:
         victims = []
-        for keeper in keepers:
+        for owner in owners:
             if excess <= 0:
                 break
-            if (size := keeper.kept_bytes) >= SMALL:
-                victims.append((keeper, size))
+            if (size := owner.kept_bytes) >= SMALL:
+                victims.append((owner, size))
                 excess -= size
-        for keeper, size in victims:
-            del (self._known if keeper.is_proven else self._strangers)[keeper]
+        for owner, size in victims:
+            del (self._known if owner.is_proven else self._strangers)[owner]
             self.total -= size
-            if not keeper.is_proven:
+            if not owner.is_proven:
                 self.strangers -= size
-            keeper.drop(
+            owner.drop(
                 f"it keeps {size} bytes of unfinished frames and unread answers and has made no "
                 f"progress for longest, while connections keep too many bytes ({self._remedy})"
             )

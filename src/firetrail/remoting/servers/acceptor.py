@@ -14,7 +14,7 @@ from typing import Generic, Protocol, TypeVar
 from firetrail.pace.limited_log import LimitedLog
 from firetrail.pace.periodic import GuardedStep, every
 from firetrail.remoting.connections.unexpected_errors import log_unexpected
-from firetrail.remoting.servers.addresses import ClientAddresses, Share
+from firetrail.remoting.servers.addresses import AddressShare, ClientAddresses
 from firetrail.remoting.servers.client_limits import ConnectionLimits
 from firetrail.remoting.servers.server_ports import FREE_IT, Listeners
 from firetrail.remoting.servers.slots import ConnectionSlots
@@ -80,7 +80,7 @@ class Acceptor(Generic[C]):
         self._listeners = Listeners(connected)
         self._addresses = ClientAddresses(limits, system.clock.monotonic)
         self._slots = ConnectionSlots(limits.connections, system.files.descriptor_limit)
-        self._shares: dict[C, Share] = {}
+        self._shares: dict[C, AddressShare] = {}
         self._sweeper: asyncio.Task[None] | None = None
 
     async def listen(self, host: str, port: int, remedy: str = FREE_IT) -> int:
@@ -123,7 +123,7 @@ class Acceptor(Generic[C]):
             connection.abort()
         await self._listeners.wait_closed()
 
-    def opened(self, connection: C) -> Share | None:
+    def opened(self, connection: C) -> AddressShare | None:
         """Count a connection and return its share; None if it is refused, and aborted.
 
         If all slots are taken, the oldest connection that is not proven is closed for it.
@@ -138,7 +138,7 @@ class Acceptor(Generic[C]):
         self.connections.add(connection)
         return share
 
-    def _admit(self, connection: C) -> Share | str:
+    def _admit(self, connection: C) -> AddressShare | str:
         """Return the share of a connection with a slot, or why it is refused."""
         share = self._addresses.open(connection.host)
         if isinstance(share, str):
@@ -163,7 +163,7 @@ class Acceptor(Generic[C]):
         self._addresses.close(share)
         return True
 
-    def share(self, connection: C) -> Share | None:
+    def share(self, connection: C) -> AddressShare | None:
         """Return what the address of a connection uses; None if it is not connected."""
         return self._shares.get(connection)
 

@@ -57,7 +57,7 @@ class RequestRates:
         return max(0.0 if bucket is None else bucket.debt_s(now) for bucket in buckets)
 
 
-class Share(RequestRates):
+class AddressShare(RequestRates):
     """The connections and rates of one address."""
 
     __slots__ = ("connections", "costly", "opened")
@@ -85,19 +85,19 @@ class ClientAddresses:
     def __init__(self, limits: ConnectionLimits, now: Callable[[], float]) -> None:
         self._limits = limits
         self._now = now
-        self._shares: dict[str, Share] = {}
+        self._shares: dict[str, AddressShare] = {}
 
     def __len__(self) -> int:
         return len(self._shares)
 
-    def open(self, host: str) -> Share | str:
+    def open(self, host: str) -> AddressShare | str:
         """Count a new connection; return its share, or why it is refused."""
         limits, now = self._limits, self._now()
         key, is_loopback = _key(host)
         share = self._shares.get(key)
         if share is None:
             self._make_room(now)
-            share = self._shares[key] = Share(limits, now)
+            share = self._shares[key] = AddressShare(limits, now)
         if not is_loopback or limits.limit_loopback:
             if 0 < limits.connections_per_address <= share.connections:
                 return (
@@ -112,7 +112,7 @@ class ClientAddresses:
         share.connections += 1
         return share
 
-    def close(self, share: Share) -> None:
+    def close(self, share: AddressShare) -> None:
         """Count the end of a connection."""
         share.connections -= 1
 

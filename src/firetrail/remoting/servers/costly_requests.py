@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from firetrail.remoting.connections.connection import Connection
 from firetrail.remoting.connections.handlers import Answer
-from firetrail.remoting.servers.addresses import Share
+from firetrail.remoting.servers.addresses import AddressShare
 from firetrail.remoting.servers.client_limits import COSTLY_QUEUED_MAX, COSTLY_SHARE, COSTLY_WAIT_S
 from firetrail.remoting.wire.codes import ResponseCode, request_name
 from firetrail.remoting.wire.command import RemotingCommand
@@ -56,11 +56,11 @@ class CostlyRequests:
         self._wake: asyncio.Handle | None = None
         self._is_polling = False
         # The address whose turn is next comes first.
-        self._queues: dict[Share, deque[_QueuedRequest]] = {}
+        self._queues: dict[AddressShare, deque[_QueuedRequest]] = {}
 
     def answer(
         self,
-        share: Share,
+        share: AddressShare,
         connection: Connection,
         request: RemotingCommand,
         handle: Callable[[], Answer],
@@ -140,7 +140,7 @@ class CostlyRequests:
                 del self._queues[share]
 
 
-def _charged(share: Share, handle: Callable[[], Answer]) -> Answer:
+def _charged(share: AddressShare, handle: Callable[[], Answer]) -> Answer:
     """Call a handler, and charge its time to an address."""
     began = thread_time()  # without the time that other processes had
     answer = handle()
@@ -149,7 +149,7 @@ def _charged(share: Share, handle: Callable[[], Answer]) -> Answer:
 
 
 async def _answer_later(
-    share: Share,
+    share: AddressShare,
     connection: Connection,
     request: RemotingCommand,
     handle: Callable[[], Answer],

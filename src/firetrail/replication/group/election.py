@@ -23,8 +23,8 @@ from typing import NamedTuple, Protocol
 
 from firetrail.replication.group.group_check import (
     REMEDY,
-    Doubt,
     Refusal,
+    StateConflict,
     find_refusal,
     restored_set,
 )
@@ -246,7 +246,7 @@ class Election:
     def _restored(self) -> InSyncSet | None:
         """Return the in-sync set with which this member creates a lost group again, if it may."""
         view, refusal = self.view, self.refusal
-        if refusal is None or refusal.doubt is not Doubt.LOST or view.holder is not None:
+        if refusal is None or refusal.doubt is not StateConflict.LOST or view.holder is not None:
             return None
         own = view.reports.get(self._member)
         if own is None or own.memory != self.memory:

@@ -31,8 +31,8 @@ from firetrail.replication.group.group_memory import GroupMemory
 from firetrail.replication.group.group_view import (
     Candidate,
     GroupView,
-    Holder,
     InSyncSet,
+    LeaseHolder,
     MemberReport,
     SetChange,
 )
@@ -287,9 +287,9 @@ def _successor(entry: Json) -> int:
     return int(_value(entry)["member"]) if _is_leased(entry) else 0
 
 
-def _holder(entry: Json) -> Holder:
+def _holder(entry: Json) -> LeaseHolder:
     value = _value(entry)
-    return Holder(
+    return LeaseHolder(
         int(value["member"]),
         str(value["address"]),
         str(value["haAddress"]),

@@ -20,7 +20,7 @@ from firetrail.replication.group.lineage import HISTORY_MAX
 REMEDY = "'firetrail replica recover-group' with the addresses of all members shows what to do"
 
 
-class Doubt(StrEnum):
+class StateConflict(StrEnum):
     """The kind of doubt for which a state is refused. Status and scripts rely on the values."""
 
     LOST = "coordinator-lost"
@@ -44,7 +44,7 @@ class Refusal:
         reason: The whole sentence, with the remedy.
     """
 
-    doubt: Doubt
+    doubt: StateConflict
     reason: str
 
 
@@ -63,7 +63,7 @@ def find_refusal(view: GroupView, memory: GroupMemory, member: int) -> Refusal |
         return _unversioned(memory)
     if not state.lineage.is_genuine(state.members, state.offset):
         return Refusal(
-            Doubt.EDITED,
+            StateConflict.EDITED,
             f"the in-sync set of the group in etcd ({_numbers(state.members)}) was changed by hand,"
             f" or its value is damaged, so it does not say which members are complete; {REMEDY}",
         )
@@ -87,13 +87,13 @@ def _lost(view: GroupView, memory: GroupMemory, member: int) -> Refusal | None:
     known = [n for n, report in view.reports.items() if report.memory.group and n != member]
     if memory.group:
         return Refusal(
-            Doubt.LOST,
+            StateConflict.LOST,
             f"etcd has lost the state of the group, of which this member has seen version "
             f"{memory.version}. {_who_is_awaited(view, memory)}",
         )
     if known:
         return Refusal(
-            Doubt.LOST,
+            StateConflict.LOST,
             f"etcd has lost the state of the group, of which this member has seen nothing; members "
             f"{_numbers(known)} know it, and create it again when all members run",
         )
@@ -114,7 +114,7 @@ def _unversioned(memory: GroupMemory) -> Refusal | None:
     if not memory.group:
         return None
     return Refusal(
-        Doubt.EDITED,
+        StateConflict.EDITED,
         "the in-sync set of the group in etcd has no past: it was written by hand, or by a release "
         f"of Firetrail that does not keep one; run the same release on all members. {REMEDY}",
     )
@@ -127,14 +127,14 @@ def _compared(state: InSyncSet, memory: GroupMemory, who: str, number: int) -> R
         return None
     if memory.group != lineage.group:
         return Refusal(
-            Doubt.OTHER_GROUP,
+            StateConflict.OTHER_GROUP,
             f"etcd has the state of another group: {who} belongs to the group {memory.group}, and "
             f"etcd has the group {lineage.group} under the same name. The group was created again, "
             f"or the data of another etcd was restored; {REMEDY}",
         )
     if lineage.version < memory.version:
         return Refusal(
-            Doubt.OLDER,
+            StateConflict.OLDER,
             f"the state of the group in etcd is older than what {who} has seen: etcd has version "
             f"{lineage.version} with epoch {lineage.epoch}, {who} has seen version "
             f"{memory.version} with epoch {memory.epoch}. etcd was restored from an older backup; "
@@ -143,7 +143,7 @@ def _compared(state: InSyncSet, memory: GroupMemory, who: str, number: int) -> R
     if lineage.version - memory.version >= HISTORY_MAX and number not in state.members:
         return None  # it was away for so long that only a comparison of the logs can tell
     return Refusal(
-        Doubt.OTHER_PAST,
+        StateConflict.OTHER_PAST,
         f"the state of the group in etcd does not continue what {who} has seen: etcd has version "
         f"{lineage.version}, but not the version {memory.version} that {who} has seen. etcd was "
         f"restored from an older backup and used since; {REMEDY}",

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from firetrail.replication.group.group_check import Refusal
 from firetrail.replication.group.group_memory import GroupMemory
-from firetrail.replication.group.group_view import Holder
+from firetrail.replication.group.group_view import LeaseHolder
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class GroupStatus:
             to lack confirmed messages.
     """
 
-    holder: Holder | None
+    holder: LeaseHolder | None
     successor: int
     in_sync: frozenset[int]
     epoch: int

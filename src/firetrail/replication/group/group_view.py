@@ -27,7 +27,7 @@ class Candidate:
 
 
 @dataclass(frozen=True, slots=True)
-class Holder(Candidate):
+class LeaseHolder(Candidate):
     """The member that holds the lease; ``epoch`` is its fencing token."""
 
     epoch: int
@@ -93,7 +93,7 @@ class GroupView:
     """
 
     revision: int
-    holder: Holder | None
+    holder: LeaseHolder | None
     in_sync: InSyncSet | None
     identities: Mapping[int, str] = field(default_factory=dict)
     reports: Mapping[int, MemberReport] = field(default_factory=dict)

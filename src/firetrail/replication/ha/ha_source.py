@@ -35,16 +35,16 @@ HASocket = socket.socket | SecureSocket
 """A socket of replication, with TLS or without it."""
 
 
-class Admitted(NamedTuple):
+class AdmittedConnection(NamedTuple):
     """A connection that may be served, and the bytes that were read from it already."""
 
     socket: HASocket
     first: bytes = b""
 
 
-def admit_all(connection: socket.socket, address: str) -> Admitted:
+def admit_all(connection: socket.socket, address: str) -> AdmittedConnection:
     """Serve every peer, without TLS."""
-    return Admitted(connection)
+    return AdmittedConnection(connection)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,5 +69,5 @@ class HASource:
     limits: HALimits
     clock: Clock
     threads: Threads
-    admit: Callable[[socket.socket, str], Admitted] = admit_all
+    admit: Callable[[socket.socket, str], AdmittedConnection] = admit_all
     loop: AbstractEventLoop | None = None

@@ -91,7 +91,7 @@ class FollowerSettings:
     unheard_s: float = 7.5
 
 
-class _Left(Exception):
+class _MasterChanged(Exception):
     """The master was changed; begin again with the new one."""
 
 
@@ -219,7 +219,7 @@ class Follower:
                     await self._changed.wait()
                 else:
                     await self._attempt(Master(self._client, master, self._request_s))
-            except _Left:
+            except _MasterChanged:
                 pass
             except DivergedError as error:
                 self.is_different = True
@@ -364,7 +364,7 @@ class Follower:
 
     def _leave_if_changed(self) -> None:
         if self._changed.is_set():
-            raise _Left
+            raise _MasterChanged
 
     # -- the connection -----------------------------------------------------------------------
 

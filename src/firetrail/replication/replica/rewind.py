@@ -16,7 +16,7 @@ from typing import NamedTuple
 from firetrail.errors import DivergedError, ReplicationError, StuckError
 from firetrail.replication.log.epochs import EpochFile
 from firetrail.replication.replica.master_check import EMPTY_REMEDY, LogRange, Master
-from firetrail.store.evidence.dropped_records import Dropped
+from firetrail.store.evidence.dropped_records import DroppedRecords
 from firetrail.store.inspect.view import StoreView
 from firetrail.store.log.log_records import record_at
 from firetrail.store.log.scan import record_offsets
@@ -33,11 +33,11 @@ class RewindPlan(NamedTuple):
     own_end: int
     """The end of the replica's log."""
     master: LogRange
-    removed: Dropped | None
+    removed: DroppedRecords | None
     """The records that the master does not have; None if there are none."""
 
 
-class Rewound(NamedTuple):
+class RewindResult(NamedTuple):
     """The result of a rewind."""
 
     plan: RewindPlan
@@ -82,7 +82,7 @@ async def rewind(
     root: Path,
     master: Master,
     confirm: Callable[[RewindPlan], None] = lambda plan: None,
-) -> Rewound:
+) -> RewindResult:
     """Remove the records of a closed store that a master does not have.
 
     Args:
@@ -103,7 +103,7 @@ async def rewind(
         confirm(plan)
         kept = await asyncio.to_thread(truncate_store, system, root, plan.cut)
     EpochFile(system, root).truncate(plan.cut.end)
-    return Rewound(plan, kept)
+    return RewindResult(plan, kept)
 
 
 async def _common_point(view: StoreView, master: Master) -> tuple[LogCut, LogRange]:

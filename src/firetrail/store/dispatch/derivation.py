@@ -24,7 +24,7 @@ from firetrail.storage.segment import Segment
 from firetrail.store.index.index import Index
 from firetrail.store.log.scan import ROWS_PER_STEP
 from firetrail.store.queues.consume_queue import ConsumeQueue
-from firetrail.store.queues.generations import Lives, begins_new_life
+from firetrail.store.queues.generations import QueueGenerations, begins_new_life
 from firetrail.store.queues.queue_table import QueueTable
 
 ROWS_PER_STEP_MAX = 1 << 16
@@ -34,7 +34,7 @@ UNITS_PER_RUN = 32
 STEPS_AHEAD = 2
 
 
-class OutOfTime(Exception):
+class DeadlineExceeded(Exception):
     """The time for the work was over before all of it was done."""
 
 
@@ -140,7 +140,7 @@ class Step:
         """
         while self._run < len(self.runs):
             if is_over is not None and is_over():
-                raise OutOfTime
+                raise DeadlineExceeded
             run = self.runs[self._run]
             queue = queues.open(run.topic, run.queue_id)
             may_be_known = rebuilding or (copying and run.offset == 0)
@@ -171,10 +171,10 @@ class Step:
             self._entry = 0
 
 
-def note_runs(runs: Iterable[DerivedRun], lives: Lives) -> None:
-    """Pass runs to ``lives``."""
+def note_runs(runs: Iterable[DerivedRun], generations: QueueGenerations) -> None:
+    """Pass runs to ``generations``."""
     for run in runs:
-        lives.note(run[:2], run.offset, run.length, run.first, run.newest)
+        generations.note(run[:2], run.offset, run.length, run.first, run.newest)
 
 
 def _enters(queue: ConsumeQueue, run: DerivedRun) -> bool:
@@ -318,7 +318,7 @@ class Deriver(Derivation):
         self._queues = queues
         self._index = index
         self._unfinished: Step | None = None
-        self.lives = Lives()
+        self.generations = QueueGenerations()
         """The lives of the queues that :meth:`steps` has derived."""
 
     def step(
@@ -352,5 +352,5 @@ class Deriver(Derivation):
         derived = self.derive_all(segments, start, end, check)
         for step in threads.ahead("firetrail-derive", derived, STEPS_AHEAD):
             step.apply(self._queues, self._index, rebuilding=True, leaves_out=leaves_out)
-            note_runs(step.runs, self.lives)
+            note_runs(step.runs, self.generations)
             yield step

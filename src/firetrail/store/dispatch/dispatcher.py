@@ -15,7 +15,7 @@ from threading import get_ident
 
 from firetrail.errors import DiskFullError, StoreError
 from firetrail.format.columns import Check, Stop
-from firetrail.store.dispatch.derivation import Arrival, Deriver, OutOfTime
+from firetrail.store.dispatch.derivation import Arrival, DeadlineExceeded, Deriver
 from firetrail.store.log.commit_log import Busy, CommitLog
 from firetrail.store.log.progress import INTERVAL_S, ProgressLog
 from firetrail.store.queues.consume_queue import ConsumeQueue
@@ -138,7 +138,7 @@ class Dispatcher:
         try:
             while not self._stopping and not is_over() and self._step(is_over):
                 pass
-        except OutOfTime:
+        except DeadlineExceeded:
             pass  # the dispatcher continues with the next queue
         except Exception as error:
             _log.warning(
@@ -214,7 +214,7 @@ class Dispatcher:
         try:
             while self._round():
                 pass
-        except OutOfTime:
+        except DeadlineExceeded:
             _log.info(
                 "stopped with %d bytes of the log left to dispatch; the next start dispatches them",
                 self.behind,

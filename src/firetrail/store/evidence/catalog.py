@@ -110,7 +110,7 @@ class Catalog:
         """Return whether a queue exists or was lost; False if it was deleted with its topic.
 
         Its newest message in the log is at ``newest``. The result is None if the files do not show
-        it. :meth:`firetrail.store.queues.generations.Lives.former` states the rule.
+        it. :meth:`firetrail.store.queues.generations.QueueGenerations.former` states the rule.
         """
         if self.has(key):
             return True

@@ -36,7 +36,7 @@ QUEUES_NAMED = 5
 """The most queues that the warning names; the others are counted."""
 
 
-class Dropped(NamedTuple):
+class DroppedRecords(NamedTuple):
     """The good records that are dropped."""
 
     loss: Loss
@@ -66,7 +66,7 @@ def _queue_text(queue: QueueLoss) -> str:
 
 def find_dropped(
     system: System, root: Path, cut: int, check: Check, begin: int | None = None
-) -> Dropped | None:
+) -> DroppedRecords | None:
     """Return the good records after a cut, or None if there are none.
 
     Args:
@@ -86,7 +86,7 @@ def find_dropped(
             last, last_stored = record.physical_offset, record.store_time
             first = last if first < 0 else first
             loss.end = last + len(record.content)
-    return Dropped(loss, first, last, last_stored) if first >= 0 else None
+    return DroppedRecords(loss, first, last, last_stored) if first >= 0 else None
 
 
 def is_copy_of_dropped(root: Path) -> bool:
@@ -94,7 +94,7 @@ def is_copy_of_dropped(root: Path) -> bool:
     return root.resolve().name.startswith(DROPPED_PREFIX) and not (root / CONSUME_QUEUE).exists()
 
 
-def set_aside(system: System, root: Path, dropped: Dropped) -> Path:
+def set_aside(system: System, root: Path, dropped: DroppedRecords) -> Path:
     """Copy the tail of the log that is about to be cleared; return the durable folder."""
     for unfinished in root.glob(f"{DROPPED_PREFIX}*.building"):
         system.files.remove_tree(unfinished)

@@ -42,7 +42,7 @@ from firetrail.format.names import (
 )
 from firetrail.storage.segment_queue import SegmentQueue
 from firetrail.store.index.index import Index
-from firetrail.store.queues.queue_table import Extent, QueueKey, QueueTable
+from firetrail.store.queues.queue_table import QueueExtent, QueueKey, QueueTable
 from firetrail.store.root.watermark import Watermark
 from firetrail.system import NO_SPACE, System
 
@@ -93,7 +93,7 @@ class Inventory(NamedTuple):
     durable_offset: int = _NEVER
     """The end of the log on disk when the list was written, from which the listed files follow."""
     log_begin: int = 0
-    queues: Mapping[QueueKey, Extent] = {}
+    queues: Mapping[QueueKey, QueueExtent] = {}
     index_files: Mapping[str, IndexExtent] = {}
     config: tuple[str, ...] = ()
     removed: Mapping[str, int] = {}
@@ -183,7 +183,7 @@ def _decoded(content: bytes) -> Inventory:
         int(value["durable_offset"]),
         int(value["log_begin"]),
         {
-            (topic, int(queue_id)): Extent(int(first), int(end))
+            (topic, int(queue_id)): QueueExtent(int(first), int(end))
             for topic, queues in value["queues"].items()
             for queue_id, (first, end) in queues.items()
         },
@@ -202,7 +202,7 @@ def _decoded(content: bytes) -> Inventory:
 
 def write_inventory(system: System, root: Path, inventory: Inventory) -> None:
     """Replace the file durably."""
-    queues: dict[str, dict[int, Extent]] = {}
+    queues: dict[str, dict[int, QueueExtent]] = {}
     for (topic, queue_id), extent in inventory.queues.items():
         queues.setdefault(topic, {})[queue_id] = extent
     content = {"version": _VERSION} | inventory._asdict() | {"queues": queues}

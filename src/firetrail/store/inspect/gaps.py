@@ -22,7 +22,7 @@ from firetrail.store.evidence.inventory import read_inventory
 from firetrail.store.index.index_file import IndexFile
 from firetrail.store.inspect.view import StoreState, StoreView
 from firetrail.store.problems import Problem, ProblemKind
-from firetrail.store.queues.queue_table import Extent, QueueKey
+from firetrail.store.queues.queue_table import QueueExtent, QueueKey
 from firetrail.store.reads.reader import TIME_MAX
 from firetrail.store.root.folder import last_held_by_java
 
@@ -58,7 +58,7 @@ def queue_gaps(view: StoreView, topic: str, queue_ids: Iterable[int]) -> Iterato
             yield _queue_problem(view, topic, queue_id, place, detail)
 
 
-def _noted_extents(view: StoreView) -> Mapping[QueueKey, Extent]:
+def _noted_extents(view: StoreView) -> Mapping[QueueKey, QueueExtent]:
     """Return what the last owner recorded about queues, if that was Firetrail."""
     known = read_inventory(view.system, view.root)
     is_current = known.is_current(view.state is StoreState.CLOSED, view.watermark)

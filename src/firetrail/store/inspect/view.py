@@ -84,7 +84,7 @@ class QueueTail(NamedTuple):
     """The start offsets of its files, up to the one with the last unit."""
 
 
-class Known(NamedTuple):
+class ViewFindings(NamedTuple):
     """The findings of one view about a store, so that other views see the same store."""
 
     state: StoreState
@@ -118,7 +118,7 @@ class StoreView:
         system: System,
         *,
         exclusive: bool = False,
-        known: Known | None = None,
+        known: ViewFindings | None = None,
         topics: Iterable[str] | None = None,
     ) -> None:
         check_is_store(system, root)
@@ -173,7 +173,7 @@ class StoreView:
         *,
         system: System | None = None,
         exclusive: bool = False,
-        known: Known | None = None,
+        known: ViewFindings | None = None,
         topics: Iterable[str] | None = None,
     ) -> Self:
         """Open the store in a folder for reading.
@@ -194,14 +194,14 @@ class StoreView:
         system, config = system or SYSTEM, config or StoreConfig()
         return cls(Path(path), config, system, exclusive=exclusive, known=known, topics=topics)
 
-    def known(self, queues: Iterable[QueueKey] = ()) -> Known:
+    def known(self, queues: Iterable[QueueKey] = ()) -> ViewFindings:
         """Return what another view needs to see the same store.
 
         Args:
             queues: The queues that the other view will read; none by default.
         """
         wanted = set(queues)
-        return Known(
+        return ViewFindings(
             self.state,
             self.owner,
             self.queue_file_size,

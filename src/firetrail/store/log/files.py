@@ -14,7 +14,7 @@ from firetrail.format.names import COMMIT_LOG, parse_segment_name, segment_name
 from firetrail.format.values.javahash import java_text
 from firetrail.storage.segment import Segment
 from firetrail.storage.segment_queue import SegmentQueue, usual_size
-from firetrail.storage.spread import Twins
+from firetrail.storage.spread import DuplicateSegments
 from firetrail.store.log.log_records import scan_record
 from firetrail.store.log.paths import log_folders, log_spread, shown_path
 from firetrail.store.problems import CUT_IT, MOVE_IT, Problem, ProblemKind
@@ -100,17 +100,17 @@ class ViewLog(SegmentQueue):
 
     def load(self) -> None:
         """Find the files and their most common size."""
-        twins: list[Twins] = []
+        duplicates: list[DuplicateSegments] = []
         if self.spread is None:
             files = segment_sizes(self.system, self.folder)
         else:
-            listed, twins = self.spread.list()
+            listed, duplicates = self.spread.list()
             files = _sizes(self.system, listed.items())
         steps = (following - base for (base, _), (following, _) in pairwise(files))
         self.segment_size = usual_size([*(size for _, size in files), *steps])
         self.misfits = [
             *misfits(COMMIT_LOG, files, self.segment_size, self._name_of),
-            *self._twins(twins),
+            *self._duplicates(duplicates),
         ]
         self.segments = tuple(
             Segment(self.system, self.path_of(base), base, size, writable=False)
@@ -128,9 +128,9 @@ class ViewLog(SegmentQueue):
         """Return a path for reports: relative if it is in the store."""
         return shown_path(self._root, path)
 
-    def _twins(self, twins: list[Twins]) -> Iterator[Problem]:
+    def _duplicates(self, duplicates: list[DuplicateSegments]) -> Iterator[Problem]:
         """Yield the log files that exist in two folders and have data in both."""
-        for base, kept, other in twins:
+        for base, kept, other in duplicates:
             if self.spread is not None and not self.spread.is_unused(other):
                 detail = f"the log has this file in {self.relative(kept.parent)}, too; {MOVE_IT}"
                 yield Problem(self.relative(other), 0, base, ProblemKind.FILE_OVERLAP, detail)

@@ -21,7 +21,7 @@ _MAGIC = re.compile(
 )
 
 
-class Scanned(NamedTuple):
+class ScanResult(NamedTuple):
     """The result of scanning one segment."""
 
     records: int
@@ -32,7 +32,7 @@ class Scanned(NamedTuple):
     stop: Stop
 
 
-def scan_segment(segment: Segment, start: int, check: Check) -> Scanned:
+def scan_segment(segment: Segment, start: int, check: Check) -> ScanResult:
     """Scan every record of a segment from physical offset ``start``, if that is in it."""
     columns = Columns(ROWS_PER_STEP)
     at = max(start - segment.base, 0)
@@ -54,7 +54,7 @@ def scan_segment(segment: Segment, start: int, check: Check) -> Scanned:
             last_store_time = columns.column(col.STORE_TIME)[rows - 1]
             last_record = columns.column(col.PHYSICAL_OFFSET)[rows - 1]
             stop = Stop.FULL if stop is Stop.CUT else stop
-    return Scanned(records, last_record, last_store_time, segment.base + at, segment.end, stop)
+    return ScanResult(records, last_record, last_store_time, segment.base + at, segment.end, stop)
 
 
 def record_offsets(segment: Segment, start: int, limit: int) -> array[int]:

@@ -59,7 +59,7 @@ _SENTENCES = {
 }
 
 
-class LeftOut(NamedTuple):
+class OmittedMessages(NamedTuple):
     """Messages of the log that are in no queue, and why."""
 
     topic: str
@@ -74,7 +74,7 @@ class LeftOut(NamedTuple):
         return _SENTENCES[self.reason].format(count=count, topic=self.topic, are=are)
 
 
-class Lives:
+class QueueGenerations:
     """Counts the messages of a log that its queues do not have.
 
     All units are passed to it in the order of the log, in runs of consecutive numbers. If the log
@@ -157,7 +157,7 @@ class Lives:
             newest[topic] = max(place, newest.get(topic, -1))
         return {topic for topic, place in newest.items() if facts.is_deleted(topic, place)}
 
-    def left_out(self, facts: TopicFacts) -> tuple[LeftOut, ...]:
+    def left_out(self, facts: TopicFacts) -> tuple[OmittedMessages, ...]:
         """Return the messages that are in no queue, by topic and reason."""
         absent = self.absent(facts)
         counts: Counter[tuple[str, Reason]] = Counter()
@@ -169,6 +169,6 @@ class Lives:
             else:
                 counts[key[0], Reason.FORMER] += former
                 counts[key[0], Reason.REPEATED] += repeated
-        found = [LeftOut(*cause, count) for cause, count in counts.items() if count]
-        found += (LeftOut(topic, Reason.BATCHES, None) for topic in facts.batches)
+        found = [OmittedMessages(*cause, count) for cause, count in counts.items() if count]
+        found += (OmittedMessages(topic, Reason.BATCHES, None) for topic in facts.batches)
         return tuple(sorted(found, key=lambda each: each[:2]))

@@ -42,7 +42,7 @@ DescribeRecord = Callable[[str, int, int], tuple[int, bytes]]
 """Returns store time and filter bitmap of the record of a topic, at an offset and of a size."""
 
 
-class Extent(NamedTuple):
+class QueueExtent(NamedTuple):
     """The range of a queue: the first byte of its files, and the number of its units."""
 
     first: int
@@ -73,7 +73,7 @@ class QueueTable:
         self._known: dict[QueueKey, None] = {}
         self.light_queues = 0
         """The number of light queues, which hold records of other topics."""
-        self.known_extents: dict[QueueKey, Extent] | None = None
+        self.known_extents: dict[QueueKey, QueueExtent] | None = None
         """What queues hold that need not be opened to recover them; None if that is not known.
 
         After a clean stop the inventory says it, after an unclean one :meth:`leave_certain`."""
@@ -160,7 +160,7 @@ class QueueTable:
             return self.open(topic, queue_id)
         return queue
 
-    def is_complete(self, topic: str, queue_id: int, extent: Extent | None) -> bool:
+    def is_complete(self, topic: str, queue_id: int, extent: QueueExtent | None) -> bool:
         """Return whether a queue has all its files, consecutive and of full length.
 
         With an ``extent``, it must also begin no later, and have a unit right before its end.
@@ -186,7 +186,7 @@ class QueueTable:
             return True
         return bool(bases) and bases[0] <= extent.first and self._has_unit(folder, extent.end - 1)
 
-    def _has_files(self, folder: Path, extent: Extent) -> bool:
+    def _has_files(self, folder: Path, extent: QueueExtent) -> bool:
         """Do the same after a clean stop, without listing the folder.
 
         The extent then says which files there are. Almost always it is one.
@@ -203,10 +203,10 @@ class QueueTable:
             return False
         return length == size and decode_unit(content).is_written
 
-    def extents(self) -> dict[QueueKey, Extent]:
+    def extents(self) -> dict[QueueKey, QueueExtent]:
         """Return the extent of every queue; of unused ones, that of :attr:`known_extents`."""
         found = {
-            key: Extent(queue.files.min_offset, queue.max_offset)
+            key: QueueExtent(queue.files.min_offset, queue.max_offset)
             for key, queue in list(self.loaded.items())
             if queue.max_offset
         }
@@ -359,9 +359,9 @@ class QueueTable:
             return  # their ends have to be compared as well
         keys = [key for key in self.pairs() if key not in self.lost and key not in self.loaded]
 
-        def extent(key: QueueKey) -> Extent | None:
+        def extent(key: QueueKey) -> QueueExtent | None:
             end = find_end(self.system.files, self._root / queue_folder(*key), self.file_size)
-            return Extent(*end[:2]) if end is not None and is_certain(key, end) else None
+            return QueueExtent(*end[:2]) if end is not None and is_certain(key, end) else None
 
         found = zip(keys, map_in_threads(self.system.threads, extent, keys), strict=True)
         self.known_extents = {key: extent for key, extent in found if extent is not None}

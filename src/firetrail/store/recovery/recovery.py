@@ -41,7 +41,7 @@ from firetrail.store.log.progress import ProgressLog
 from firetrail.store.log.scan import find_record, scan_segment
 from firetrail.store.problems import LOG_REMEDY
 from firetrail.store.queues.consume_queue import ConsumeQueue
-from firetrail.store.queues.generations import Lives
+from firetrail.store.queues.generations import QueueGenerations
 from firetrail.store.queues.queue_end import QueueEnd
 from firetrail.store.queues.queue_table import QueueKey, QueueTable
 from firetrail.store.root.watermark import Watermark
@@ -94,7 +94,7 @@ class Recovery:
         self._index = index
         self.policy = policy
         """What is derived; :meth:`run` adds what it finds out about the index."""
-        self.lives = Lives()
+        self.generations = QueueGenerations()
         """The lives of the queues that :meth:`run` has derived."""
         self._check = check
         self._messages = 0
@@ -261,7 +261,7 @@ class Recovery:
         self._recognize_tags()
         run = replace(self.policy, queues_from=queues_from, index_from=index_from)
         deriver = Deriver(self._queues, self._index, run)
-        self.lives = deriver.lives
+        self.generations = deriver.generations
         segments = list(self._log.from_offset(start))
         progress = ProgressLog(self._log.system.clock, "recovering queues and index", start, end)
         for step in deriver.steps(segments, start, end, Check.NONE):

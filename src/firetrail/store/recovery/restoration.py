@@ -56,8 +56,8 @@ from firetrail.store.evidence.removals import find_removal
 from firetrail.store.log.progress import ProgressLog
 from firetrail.store.problems import LOG_REMEDY
 from firetrail.store.queues.consume_queue import gap_detail
-from firetrail.store.queues.generations import Lives
-from firetrail.store.queues.queue_table import Extent, QueueKey, QueueTable
+from firetrail.store.queues.generations import QueueGenerations
+from firetrail.store.queues.queue_table import QueueExtent, QueueKey, QueueTable
 from firetrail.store.recovery.recovery import RecoveryReport
 from firetrail.store.root.store_parts import StoreParts
 from firetrail.text import some_of
@@ -65,17 +65,17 @@ from firetrail.text import some_of
 _log = logging.getLogger(__name__)
 
 
-class Lost(NamedTuple):
+class LostParts(NamedTuple):
     """The lost files and units that have to be derived again."""
 
     queues: frozenset[QueueKey] = frozenset()
     whole_index: bool = False
 
-    def and_also(self, more: Lost) -> Lost:
+    def and_also(self, more: LostParts) -> LostParts:
         """Return the union of both."""
-        return Lost(self.queues | more.queues, self.whole_index or more.whole_index)
+        return LostParts(self.queues | more.queues, self.whole_index or more.whole_index)
 
-    def without(self, topics: Container[str]) -> Lost:
+    def without(self, topics: Container[str]) -> LostParts:
         """Return this without the queues of some topics."""
         return self._replace(queues=frozenset(key for key in self.queues if key[0] not in topics))
 
@@ -108,9 +108,9 @@ class RecoveredRuns:
             return False
         return True
 
-    def finish(self, root: Path, queues: QueueTable, lives: Lives) -> None:
+    def finish(self, root: Path, queues: QueueTable, generations: QueueGenerations) -> None:
         """Remove queues of former topics that were derived, and log what was excluded."""
-        for key in lives.former(self._catalog):
+        for key in generations.former(self._catalog):
             queues.remove_queue(*key)
         if self._deleted:
             _log.warning(
@@ -141,14 +141,14 @@ class Restoration:
 
     # -- before recovery: what can be seen from names and lengths ------------------------------
 
-    def find_lost(self, *, listed: bool) -> Lost:
+    def find_lost(self, *, listed: bool) -> LostParts:
         """Return what lacks files and what was being derived again, without opening a queue.
 
         If the inventory is valid (``listed``), everything that it names must exist.
         """
         known = self._known
         if not self._log.segments:
-            return Lost()
+            return LostParts()
         queues, whole_index = set(known.rebuilding), known.rebuilding_index
         expected = self._expected(known) if listed else {}
         keys = list(dict.fromkeys((*self._queues.pairs(), *expected)))
@@ -159,13 +159,13 @@ class Restoration:
         )
         queues.update(key for key, complete in zip(keys, found, strict=True) if not complete)
         whole_index |= listed and self._lacks_index_files(known)
-        return Lost(frozenset(queues), whole_index and self._index is not None)
+        return LostParts(frozenset(queues), whole_index and self._index is not None)
 
-    def _expected(self, known: Inventory) -> dict[QueueKey, Extent]:
+    def _expected(self, known: Inventory) -> dict[QueueKey, QueueExtent]:
         """Return what the queues must hold now, given what retention may have removed."""
         if self._log.min_offset == known.log_begin:
             return dict(known.queues)
-        return {key: Extent(OFFSET_MAX, extent.end) for key, extent in known.queues.items()}
+        return {key: QueueExtent(OFFSET_MAX, extent.end) for key, extent in known.queues.items()}
 
     def _lacks_index_files(self, known: Inventory) -> bool:
         sizes = index_sizes(self._system, self._root)
@@ -190,10 +190,10 @@ class Restoration:
         is_removed = offset < self._known.removed.get(topic, 0)
         return not is_removed and not self._catalog.is_deleted(topic, offset)
 
-    def find_more(self, report: RecoveryReport, delays: DelayLevels) -> Lost:
+    def find_more(self, report: RecoveryReport, delays: DelayLevels) -> LostParts:
         """Return what else is missing in queues that were brought up to the end of the log."""
         if not self._log.segments:
-            return Lost()
+            return LostParts()
         evidence = Evidence(self._log, report.end, self._queues, delays, self._is_missed)
         queues = self._gaps | evidence.incomplete()
         begin = self._log.min_offset
@@ -210,7 +210,7 @@ class Restoration:
             )
             queues |= evidence.confirmed(suspects)
         lacks_index = not self._had_index and evidence.has_keys_before(report.scanned_from)
-        return Lost(frozenset(queues), lacks_index and self._index is not None)
+        return LostParts(frozenset(queues), lacks_index and self._index is not None)
 
     def _overrun(self) -> set[QueueKey]:
         """Return the queues that end before the position of a group or a delay level."""
@@ -240,7 +240,7 @@ class Restoration:
 
     # -- deriving ------------------------------------------------------------------------------
 
-    def derive(self, lost: Lost, policy: DerivePolicy, end: int) -> None:
+    def derive(self, lost: LostParts, policy: DerivePolicy, end: int) -> None:
         """Derive what is lost from the whole log, up to ``end``, and sync it.
 
         Raises StoreDamagedError, before anything is changed, if the log cannot be followed.
@@ -264,7 +264,7 @@ class Restoration:
         progress = ProgressLog(self._system.clock, "rebuilding queues or index", start, end)
         for step in rebuild.steps(list(self._log.segments), start, end, Check.NONE):
             progress.note(step.segment.base + step.position)
-        former = set(rebuild.lives.former(self._catalog))
+        former = set(rebuild.generations.former(self._catalog))
         for key in former:
             self._queues.remove_queue(*key)
         self._keep_numbers(lost.queues - former)
@@ -283,7 +283,7 @@ class Restoration:
                 queue.append(extent.end, memoryview(b""))
                 self._queues.dirty.add(queue)
 
-    def _check_log(self, lost: Lost, delays: DelayLevels, end: int) -> None:
+    def _check_log(self, lost: LostParts, delays: DelayLevels, end: int) -> None:
         """Raise StoreDamagedError unless what is lost can be derived from the log up to ``end``."""
         policy = DerivePolicy(delays, wants=lambda run: run[:2] in lost.queues)
         derivation = Derivation(policy, keys=False)
@@ -310,7 +310,7 @@ class Restoration:
             LOG_REMEDY,
         )
 
-    def _announce(self, lost: Lost) -> None:
+    def _announce(self, lost: LostParts) -> None:
         if lost.queues:
             _log.warning(
                 "%s: %s missing files or units and will be rebuilt from the log: %s",

@@ -14,7 +14,7 @@ from firetrail.store.evidence.removals import refuse_empty_folder
 from firetrail.store.log.log_records import store_time_at
 from firetrail.store.log.paths import LogPaths
 from firetrail.store.recovery.recovery import Recovery, RecoveryReport
-from firetrail.store.recovery.restoration import Lost, RecoveredRuns, Restoration
+from firetrail.store.recovery.restoration import LostParts, RecoveredRuns, Restoration
 from firetrail.store.root.folder import AbortFile
 from firetrail.store.root.store_parts import StoreParts
 from firetrail.store.root.watermark import (
@@ -82,7 +82,7 @@ class Startup:
         restoration = Restoration(self._parts, self.inventory, catalog)
         self.batched = batched = catalog.batches
         lost = restoration.find_lost(listed=listed).without(batched)
-        self.is_listed = clean and listed and lost == Lost()
+        self.is_listed = clean and listed and lost == LostParts()
         if clean and listed:
             queues.known_extents = dict(noted.queues)
         report, policy = self._recover(catalog, lost, restoration.note_gap)
@@ -97,7 +97,7 @@ class Startup:
         return replace(report, restored_queues=len(lost.queues), restored_index=lost.whole_index)
 
     def _recover(
-        self, catalog: Catalog, lost: Lost, leaves_out: LeavesOut
+        self, catalog: Catalog, lost: LostParts, leaves_out: LeavesOut
     ) -> tuple[RecoveryReport, DerivePolicy]:
         """Find the end of the log and derive everything up to it, except for what is lost."""
         clean, config, queues = self._clean, self._config, self._parts.queues
@@ -116,7 +116,7 @@ class Startup:
         recovery = Recovery(self._parts.log.queue, queues, index, policy, self._check())
         checkpoint = read_checkpoint(self._system, self._root)
         report = recovery.run(clean, self.watermark, checkpoint, self._mark_unclean)
-        chosen.finish(self._root, queues, recovery.lives)
+        chosen.finish(self._root, queues, recovery.generations)
         return report, recovery.policy
 
     def _check(self) -> Check:

@@ -23,9 +23,9 @@ from firetrail.store.log.good_records import GoodRecord, good_records
 from firetrail.store.log.lost_part import Loss, QueueLoss, count_records
 from firetrail.store.log.walk import Damage, LogWalk, RecordBatch
 from firetrail.store.problems import CUT_IT, ProblemKind
-from firetrail.store.queues.generations import Lives
+from firetrail.store.queues.generations import QueueGenerations
 from firetrail.store.queues.queue_table import QueueKey
-from firetrail.store.repair.misplaced import Misplaced, OrderCheck, as_damage
+from firetrail.store.repair.misplaced import MisplacedRecord, OrderCheck, as_damage
 
 _LIGHT_NAME = INNER_MULTI_DISPATCH.encode()
 
@@ -35,7 +35,7 @@ class LogFaults(NamedTuple):
 
     damage: Damage | None
     """The first position without a good record."""
-    misplaced: dict[int, Misplaced]
+    misplaced: dict[int, MisplacedRecord]
     """Records out of order in their queues, by their physical offsets."""
 
     def first(self, view: StoreView) -> Damage | None:
@@ -162,13 +162,13 @@ def _is_in_light_queues(record: GoodRecord) -> bool:
 def find_deleted(view: StoreView) -> DeletedRecords:
     """Find the records that were deleted with their topic, also if the log is damaged."""
     beginnings = _beginnings(view)
-    lives, light = Lives(beginnings), view.queues.may_lack_light_queues
+    generations, light = QueueGenerations(beginnings), view.queues.may_lack_light_queues
     waits = array("q", DelayLevels.parse(DEFAULT_DELAY_LEVELS).waits_ms)
     for part in _all_records(view):
         runs = derive_runs(part.segment.view, part.columns, part.rows, waits, light=light)
-        note_runs(runs, lives)
+        note_runs(runs, generations)
     catalog = view.catalog()
-    return DeletedRecords(lives.absent(catalog), beginnings, catalog)
+    return DeletedRecords(generations.absent(catalog), beginnings, catalog)
 
 
 def _beginnings(view: StoreView) -> dict[QueueKey, int]:

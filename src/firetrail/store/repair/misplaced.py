@@ -35,7 +35,7 @@ from firetrail.store.queues.queue_table import QueueKey
 _WAITS = array("q", [0])  # delay levels do not matter here
 
 
-class Misplaced(NamedTuple):
+class MisplacedRecord(NamedTuple):
     """A record that is out of order in the queue that it names."""
 
     physical_offset: int
@@ -80,7 +80,7 @@ class OrderCheck:
         self._batched = frozenset(batched).difference(view.queues.topics() if batched else ())
         self._queues: dict[QueueKey, _Queue] = {}
         self._damages = 0
-        self._found: dict[int, Misplaced] = {}
+        self._found: dict[int, MisplacedRecord] = {}
 
     def take(self, part: RecordBatch | Damage) -> None:
         """Check the next part of the log."""
@@ -94,7 +94,7 @@ class OrderCheck:
             if not is_light(run.topic) and run.topic not in self._batched:
                 self._take_run(run)
 
-    def finish(self) -> dict[int, Misplaced]:
+    def finish(self) -> dict[int, MisplacedRecord]:
         """Return the records that are out of order, by their physical offsets."""
         catalog = self._view.catalog()
         for key, queue in self._queues.items():
@@ -252,7 +252,7 @@ class OrderCheck:
         kind: ProblemKind = ProblemKind.RECORD_QUEUE,
     ) -> None:
         place = record.physical_offset
-        self._found[place] = Misplaced(place, *key, record.number, number, kind, detail)
+        self._found[place] = MisplacedRecord(place, *key, record.number, number, kind, detail)
 
 
 def _is_repeated(queue: _Queue, record: _Single) -> bool:
@@ -264,7 +264,7 @@ def _name(key: QueueKey) -> str:
     return f"{key[0]}/{key[1]}"
 
 
-def as_damage(view: StoreView, record: Misplaced) -> Damage:
+def as_damage(view: StoreView, record: MisplacedRecord) -> Damage:
     """Return the location of a misplaced record as a damage."""
     segment = view.log.find(record.physical_offset)
     assert segment is not None

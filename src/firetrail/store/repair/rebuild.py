@@ -28,7 +28,7 @@ from firetrail.store.evidence.catalog import Catalog
 from firetrail.store.index.index import Index
 from firetrail.store.index.tag_entries import has_tag_entries
 from firetrail.store.inspect.view import StoreView
-from firetrail.store.queues.generations import LeftOut, Lives
+from firetrail.store.queues.generations import OmittedMessages, QueueGenerations
 from firetrail.store.queues.queue_table import QueueTable
 from firetrail.store.root.new_folder import built
 from firetrail.system import System
@@ -36,13 +36,13 @@ from firetrail.system import System
 REMEDY = "nothing was created; see what is damaged with 'firetrail fsck'"
 
 
-class Rebuilt(NamedTuple):
+class RebuildResult(NamedTuple):
     """The result of a rebuild."""
 
     messages: int
     queues: int
     index_files: int
-    left_out: tuple[LeftOut, ...] = ()
+    left_out: tuple[OmittedMessages, ...] = ()
     """Messages of the log that are in none of the queues."""
 
     def as_json(self) -> dict[str, object]:
@@ -55,7 +55,7 @@ def rebuild(
     target: Path,
     delays: DelayLevels,
     on_progress: Callable[[int], None] = lambda done: None,
-) -> Rebuilt:
+) -> RebuildResult:
     """Create ``consumequeue/`` and ``index/`` in ``target``, which must be empty or absent.
 
     ``target`` is complete or does not exist, see
@@ -75,7 +75,7 @@ def check_outside(root: Path, target: Path) -> None:
 
 def _build(
     view: StoreView, folder: Path, delays: DelayLevels, on_progress: Callable[[int], None]
-) -> Rebuilt:
+) -> RebuildResult:
     system: System = view.system
     queues = QueueTable(system, folder, view.queue_file_size)
     geometry = IndexGeometry(view.config.index_slots, view.config.index_entries)
@@ -88,13 +88,13 @@ def _build(
     steps = deriver.steps(without_gap(view), view.log.min_offset, view.end, Check.NONE)
     try:
         messages = _follow(view, steps, lambda step, done: on_progress(done))
-        for key in deriver.lives.absent(catalog):
+        for key in deriver.generations.absent(catalog):
             queues.remove_queue(*key)
         queues.flush()
         if index.files:
             index.flush()
-        left_out = deriver.lives.left_out(catalog)
-        return Rebuilt(messages, len(queues.pairs()), len(index.files), left_out)
+        left_out = deriver.generations.left_out(catalog)
+        return RebuildResult(messages, len(queues.pairs()), len(index.files), left_out)
     except QueueGapError as error:
         # A queue cannot append a message because the previous one is not in the log.
         assert error.physical_offset is not None
@@ -123,15 +123,15 @@ def _follow(view: StoreView, steps: Iterable[Step], on_step: Callable[[Step, int
     return messages
 
 
-def find_left_out(view: StoreView, delays: DelayLevels) -> tuple[LeftOut, ...]:
+def find_left_out(view: StoreView, delays: DelayLevels) -> tuple[OmittedMessages, ...]:
     """Return the messages that a rebuild would leave out; raises the errors of a rebuild."""
-    catalog, lives = view.catalog(), Lives()
+    catalog, generations = view.catalog(), QueueGenerations()
     light = view.queues.may_lack_light_queues
     policy = DerivePolicy(delays, light, wants=partial(_wants, catalog))
     derivation = Derivation(policy, keys=False)
     steps = derivation.derive_all(without_gap(view), view.log.min_offset, view.end, Check.NONE)
-    _follow(view, steps, lambda step, done: note_runs(step.runs, lives))
-    return lives.left_out(catalog)
+    _follow(view, steps, lambda step, done: note_runs(step.runs, generations))
+    return generations.left_out(catalog)
 
 
 def without_gap(view: StoreView) -> list[Segment]:

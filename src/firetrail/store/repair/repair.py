@@ -51,11 +51,11 @@ from firetrail.store.log.log_records import store_time_at
 from firetrail.store.log.lost_part import Loss
 from firetrail.store.log.paths import shown_path
 from firetrail.store.queues.consume_queue import ConsumeQueue
-from firetrail.store.queues.generations import LeftOut, Reason
-from firetrail.store.queues.queue_table import Extent, QueueKey, QueueTable
+from firetrail.store.queues.generations import OmittedMessages, Reason
+from firetrail.store.queues.queue_table import QueueExtent, QueueKey, QueueTable
 from firetrail.store.repair.damage_cut import DamageCut, check_log, find_cut
 from firetrail.store.repair.losses import loss_behind
-from firetrail.store.repair.rebuild import Rebuilt, rebuild
+from firetrail.store.repair.rebuild import RebuildResult, rebuild
 from firetrail.store.root.folder import (
     FolderLock,
     check_is_store,
@@ -74,7 +74,7 @@ BUILD_FOLDER = "made"
 class Rebuild(Protocol):
     """Creates queues and index, as :func:`firetrail.store.repair.rebuild.rebuild` does."""
 
-    def __call__(self, view: StoreView, target: Path, delays: DelayLevels) -> Rebuilt: ...
+    def __call__(self, view: StoreView, target: Path, delays: DelayLevels) -> RebuildResult: ...
 
 
 class Repair(Enum):
@@ -117,7 +117,7 @@ class _Work:
     """One repair."""
 
     def __init__(
-        self, system: System, root: Path, make: Callable[[StoreView, Path], Rebuilt]
+        self, system: System, root: Path, make: Callable[[StoreView, Path], RebuildResult]
     ) -> None:
         self._system = system
         self._files = system.files
@@ -163,7 +163,7 @@ class _Work:
             return
         with self._view() as view:
             queues = {
-                pair: Extent(tail.bases[0], tail.max_offset)
+                pair: QueueExtent(tail.bases[0], tail.max_offset)
                 for pair, tail in view.tails.items()
                 if tail.max_offset
             }
@@ -378,13 +378,13 @@ class _Work:
         return self._kept / COMMIT_LOG / path.name
 
 
-def _with_former(left_out: Iterable[LeftOut], more: Counter[str]) -> list[LeftOut]:
+def _with_former(left_out: Iterable[OmittedMessages], more: Counter[str]) -> list[OmittedMessages]:
     """Return what was left out, and further messages of former topics."""
     found = {each[:2]: each for each in left_out}
     for topic, count in more.items():
         known = found.get((topic, Reason.FORMER))
         count += (known and known.messages) or 0
-        found[topic, Reason.FORMER] = LeftOut(topic, Reason.FORMER, count)
+        found[topic, Reason.FORMER] = OmittedMessages(topic, Reason.FORMER, count)
     return list(found.values())
 
 

@@ -23,7 +23,7 @@ from firetrail.store.queues.queue_table import QueueKey
 from firetrail.store.repair.backup import copy_files
 from firetrail.store.repair.damage_cut import find_cut
 from firetrail.store.repair.losses import find_deleted, find_faults, known_end
-from firetrail.store.repair.misplaced import Misplaced
+from firetrail.store.repair.misplaced import MisplacedRecord
 from firetrail.store.repair.rebuild import check_outside
 from firetrail.store.repair.repair import Repair, repair_store
 from firetrail.store.root.folder import check_not_in_use
@@ -71,7 +71,7 @@ class Numbering:
         return any(run.old != run.new for run in self._runs.get((topic, queue_id), ()))
 
 
-class Salvaged(NamedTuple):
+class SalvageResult(NamedTuple):
     """The content of the new store."""
 
     kept: int
@@ -80,7 +80,7 @@ class Salvaged(NamedTuple):
     """Good records that ``wanted`` rejected."""
     deleted: int
     """Good messages of topics that were deleted."""
-    misplaced: list[Misplaced]
+    misplaced: list[MisplacedRecord]
     """Records out of order in their queues; those without a number there were left out."""
     cut_at: int
     """Physical offset of the first damage, up to which the stores are the same."""
@@ -88,7 +88,7 @@ class Salvaged(NamedTuple):
 
 
 Wanted = Callable[[GoodRecord, Numbering], bool]
-Finish = Callable[[StoreView, Salvaged], None]
+Finish = Callable[[StoreView, SalvageResult], None]
 
 
 def salvage_store(
@@ -99,7 +99,7 @@ def salvage_store(
     wanted: Wanted = lambda record, numbering: True,
     finish: Finish = lambda view, salvaged: None,
     on_progress: Callable[[int], None] = lambda done: None,
-) -> Salvaged:
+) -> SalvageResult:
     """Create a store in ``target``, a new or empty folder, which is complete or does not exist.
 
     ``wanted`` is called for each good record after the damage. ``finish`` may change other files of
@@ -141,7 +141,7 @@ def _complete(files: Files, log: Path, size: int) -> None:
 class _Source:
     """The records after the damage."""
 
-    def __init__(self, view: StoreView, begin: int, misplaced: dict[int, Misplaced]) -> None:
+    def __init__(self, view: StoreView, begin: int, misplaced: dict[int, MisplacedRecord]) -> None:
         self._view = view
         self.misplaced = misplaced
         self.begin = begin
@@ -165,7 +165,7 @@ def _append(
     config: StoreConfig,
     wanted: Wanted,
     on_progress: Callable[[int], None],
-) -> Salvaged:
+) -> SalvageResult:
     """Append the good records after the damage to the new store."""
     numbering = Numbering()
     kept = left_out = deleted = 0
@@ -184,4 +184,4 @@ def _append(
             kept += 1
         bulk.commit()
     misplaced = list(source.misplaced.values())
-    return Salvaged(kept, left_out, deleted, misplaced, source.begin, numbering)
+    return SalvageResult(kept, left_out, deleted, misplaced, source.begin, numbering)

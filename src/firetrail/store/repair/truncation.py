@@ -20,7 +20,7 @@ from firetrail.format.columns import Check
 from firetrail.format.files.checkpoint import encode_checkpoint
 from firetrail.format.names import CHECKPOINT, COMMIT_LOG, WATERMARK
 from firetrail.storage.segment_queue import SegmentQueue
-from firetrail.store.evidence.dropped_records import Dropped, find_dropped, set_aside
+from firetrail.store.evidence.dropped_records import DroppedRecords, find_dropped, set_aside
 from firetrail.store.evidence.inventory import read_inventory, write_inventory
 from firetrail.store.log.log_records import store_time_at
 from firetrail.store.log.paths import log_spread
@@ -43,7 +43,7 @@ class LogCut(NamedTuple):
     end: int
 
 
-def find_removed(system: System, root: Path, cut: LogCut) -> Dropped | None:
+def find_removed(system: System, root: Path, cut: LogCut) -> DroppedRecords | None:
     """Return the records after a cut, or None if there are none."""
     return find_dropped(system, root, cut.end, Check.RECORD, begin=cut.end)
 

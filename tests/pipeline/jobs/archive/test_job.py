@@ -18,12 +18,12 @@ from tests.stores import copy_of, field_position, flip, records
 from firetrail import Message, Store
 from firetrail.errors import ConfigError, LakeError, NotAStoreError, StoreDamagedError
 from firetrail.pipeline.jobs.archive import compaction
-from firetrail.pipeline.jobs.archive.job import Archived, archive, follow
+from firetrail.pipeline.jobs.archive.job import ArchiveResult, archive, follow
 from firetrail.pipeline.jobs.archive.lake import Lake
 from firetrail.pipeline.jobs.archive.lake_reader import archived_files
-from firetrail.pipeline.jobs.archive.manifest import MANIFEST, LakeLayout, Retired, gaps
+from firetrail.pipeline.jobs.archive.manifest import MANIFEST, LakeLayout, RetiredFile, gaps
 from firetrail.pipeline.jobs.restore import restore
-from firetrail.pipeline.source.plan.fingerprint import whole_sight
+from firetrail.pipeline.source.plan.fingerprint import whole_fingerprint
 from firetrail.pipeline.tasks import run_tasks
 from firetrail.store.inspect.view import StoreView
 from firetrail.system import Files
@@ -122,7 +122,15 @@ class TestWhatIsArchived:
         monkeypatch.setattr(module, "BATCH_BYTES", 1000)
         put(60, log=1 << 20)
         with StoreView.open(root) as view:
-            parts = (whole_sight(view), 0, view.end, Lake(str(lake)), "x", LakeLayout.TOPIC, False)
+            parts = (
+                whole_fingerprint(view),
+                0,
+                view.end,
+                Lake(str(lake)),
+                "x",
+                LakeLayout.TOPIC,
+                False,
+            )
         with Lake(str(lake)).locked("x"):
             written = module.archive_part(module.ArchivePart(str(root), *parts))
             Lake(str(lake)).reveal(written.files)
@@ -168,9 +176,9 @@ class TestAgainAndAgain:
         self, spark: SparkSession, root: Path, lake: Path, put: Put
     ) -> None:
         put(5)
-        rounds: list[Archived] = []
+        rounds: list[ArchiveResult] = []
 
-        def on_round(done: Archived) -> None:
+        def on_round(done: ArchiveResult) -> None:
             rounds.append(done)
             put(len(rounds))
 
@@ -227,7 +235,7 @@ class TestAgainAndAgain:
         folder = Lake(str(lake))
         manifest = folder.manifest()
         assert manifest is not None
-        retired = (Retired(old.relative_to(lake).as_posix(), since_ms=0),)
+        retired = (RetiredFile(old.relative_to(lake).as_posix(), since_ms=0),)
         folder.publish(replace(manifest, sequence=manifest.sequence + 1, retired=retired))
         put(3)
         assert archive(spark, root, lake).removed == 0

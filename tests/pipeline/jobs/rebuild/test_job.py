@@ -8,8 +8,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
+from tests.generations import Shop, not_empty, seen_in
 from tests.helpers import Machine, put_all, small_config, tree
-from tests.lives import Shop, not_empty, seen_in
 from tests.pipeline.oddlog import ODD_RECORDS, PLAIN_RECORDS, write_log
 from tests.stores import CLEAN, CRASHED, LIGHT, copy_of, derived, flip, records, state
 
@@ -38,7 +38,7 @@ BODY_AT = 88
 PREPARED, COMMITTED, ROLLED_BACK = 0x4, 0x8, 0xC
 
 
-def by_one_process(root: Path, target: Path) -> one_process.Rebuilt:
+def by_one_process(root: Path, target: Path) -> one_process.RebuildResult:
     with StoreView.open(root) as view:
         return one_process.rebuild(view, target, DELAYS, lambda done: None)
 

@@ -16,9 +16,9 @@ from firetrail import Message, Store
 from firetrail.pipeline.batch_plan import explain
 from firetrail.pipeline.source.plan.filters import (
     NOTHING,
-    Both,
     Comparison,
-    Either,
+    Conjunction,
+    Disjunction,
     Membership,
     Predicate,
     bounds_of,
@@ -60,9 +60,9 @@ def constant(row: dict[str, Any], column: str) -> Any:
 
 def holds(predicate: Predicate, row: dict[str, Any]) -> bool:
     """Evaluate the predicate on a row; unsupported predicates may be true."""
-    if isinstance(predicate, Both):
+    if isinstance(predicate, Conjunction):
         return holds(predicate.left, row) and holds(predicate.right, row)
-    if isinstance(predicate, Either):
+    if isinstance(predicate, Disjunction):
         return holds(predicate.left, row) or holds(predicate.right, row)
     if isinstance(predicate, Membership):
         return constant(row, predicate.column) in predicate.values
@@ -93,7 +93,7 @@ def predicates(rows: list[dict[str, Any]]) -> st.SearchStrategy[Predicate]:
     single = st.none() | st.sampled_from(COLUMNS).flatmap(comparisons)
     return st.recursive(
         single,
-        lambda part: st.builds(Both, part, part) | st.builds(Either, part, part),
+        lambda part: st.builds(Conjunction, part, part) | st.builds(Disjunction, part, part),
         max_leaves=6,
     )
 
@@ -120,11 +120,13 @@ def test_nothing_that_fits_is_left_out(
     [
         Comparison("topic", "=", "rare"),
         Comparison("queue_id", "=", 1),
-        Both(Comparison("queue_offset", ">", 60), Comparison("topic", "=", "usual")),
+        Conjunction(Comparison("queue_offset", ">", 60), Comparison("topic", "=", "usual")),
         Comparison("physical_offset", "<", 3000),
-        Both(Comparison("physical_offset", ">=", 12_000), Membership("topic", ("usual", "x"))),
-        Either(
-            Both(Comparison("queue_offset", ">=", 60), Comparison("queue_offset", "<", 65)),
+        Conjunction(
+            Comparison("physical_offset", ">=", 12_000), Membership("topic", ("usual", "x"))
+        ),
+        Disjunction(
+            Conjunction(Comparison("queue_offset", ">=", 60), Comparison("queue_offset", "<", 65)),
             Comparison("queue_offset", "=", 65),
         ),
     ],
@@ -140,7 +142,9 @@ def test_what_cannot_fit_is_not_read(store: Path, predicate: Predicate) -> None:
 def test_times_prune_both_views(store: Path, view: str) -> None:
     everything = rows_of(store, COLUMNS, view=view)
     early, late = (constant(everything[number], "store_time") for number in (40, 60))
-    predicate = Both(Comparison("store_time", ">=", early), Comparison("store_time", "<", late))
+    predicate = Conjunction(
+        Comparison("store_time", ">=", early), Comparison("store_time", "<", late)
+    )
     found = rows_of(store, COLUMNS, bounds_of(predicate), view=view)
     assert by_place(found) == by_place(everything[40:60])
 
@@ -169,7 +173,7 @@ def test_a_message_that_is_not_in_the_index_is_found_by_its_id(tmp_path: Path) -
             store.put(Message("T", b"%d" % number, properties={"UNIQ_KEY": f"id-{number}"}))
     (row,) = (row for row in rows_of(tmp_path, COLUMNS) if row["msg_id"] == "id-1")
     by_id, by_topic = Comparison("msg_id", "=", "id-1"), Comparison("topic", "=", "T")
-    assert row in rows_of(tmp_path, COLUMNS, bounds_of(Both(by_id, by_topic)))
+    assert row in rows_of(tmp_path, COLUMNS, bounds_of(Conjunction(by_id, by_topic)))
 
 
 @pytest.mark.parametrize(
@@ -179,8 +183,8 @@ def test_a_message_that_is_not_in_the_index_is_found_by_its_id(tmp_path: Path) -
         Comparison("size", "=", 7),
         Comparison("msg_id", "=", "x"),
         Comparison("topic", "<", "T"),
-        Either(Comparison("topic", "=", "T"), None),
-        Either(Comparison("topic", "=", "T"), Comparison("size", "=", 7)),
+        Disjunction(Comparison("topic", "=", "T"), None),
+        Disjunction(Comparison("topic", "=", "T"), Comparison("size", "=", 7)),
     ],
 )
 def test_unsupported_predicates_have_no_bounds(predicate: Predicate) -> None:

@@ -15,7 +15,7 @@ import logging
 from collections.abc import Callable
 
 from firetrail.broker.replica.replicated_broker import ReplicatedBroker
-from firetrail.broker.replica.role_requests import Presence, ask_status, try_ask_status
+from firetrail.broker.replica.role_requests import Reachability, ask_status, try_ask_status
 from firetrail.broker.replica.saved_role import HandOverNote
 from firetrail.broker.replica.slave_synchronize import table_failures
 from firetrail.errors import ReplicationError, RequestError
@@ -131,15 +131,15 @@ class HandOver:
 
     async def _loss(self) -> str:
         """Wait until the master is lost; return why it is thought to be."""
-        presence, heard_at, known_end = Presence(_now), _now(), -1
+        reachability, heard_at, known_end = Reachability(_now), _now(), -1
         while True:
             status = await try_ask_status(
-                self._client, self._master, reminders=self._reminders, presence=presence
+                self._client, self._master, reminders=self._reminders, reachability=reachability
             )
             own_end = self._broker.broker_store.log.max_offset
             if status is not None or own_end > known_end:
                 heard_at, known_end = _now(), own_end
-            if presence.is_gone:
+            if reachability.is_gone:
                 return self._gone
             if _now() - heard_at > SILENT_S:
                 return f"the master at {self._master} has been silent for {SILENT_S:g} seconds"
@@ -170,10 +170,10 @@ class HandOver:
         except OSError as error:  # it may step down all the same
             _log.warning("the master %s has not answered: %s", self._master, error)
         deadline = _now() + STEP_DOWN_S
-        presence = Presence(_now)
+        reachability = Reachability(_now)
         while True:
             status = await try_ask_status(
-                self._client, self._master, reminders=self._reminders, presence=presence
+                self._client, self._master, reminders=self._reminders, reachability=reachability
             )
             if status is not None and not status.step:
                 if status.role == BrokerRole.SLAVE.value:
@@ -181,7 +181,7 @@ class HandOver:
                 raise ReplicationError(
                     f"the master at {self._master} did not step down: {status.step_error}"
                 )
-            if presence.is_gone:
+            if reachability.is_gone:
                 raise ReplicationError(self._gone)
             if _now() > deadline:
                 raise ReplicationError(

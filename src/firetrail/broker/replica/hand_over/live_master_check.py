@@ -18,7 +18,7 @@ from firetrail.store.settings.config import BrokerRole
 _OVERRIDE = "If producers cannot reach this master, use --force --override"
 
 
-class PresentMaster(NamedTuple):
+class LiveMaster(NamedTuple):
     """The state of a master, as far as it is known.
 
     Attributes:
@@ -30,7 +30,7 @@ class PresentMaster(NamedTuple):
     obstacle: str = ""
 
 
-async def present_master(client: RemotingClient, address: str) -> PresentMaster:
+async def live_master(client: RemotingClient, address: str) -> LiveMaster:
     """Ask a master, Firetrail's or Java's, whether it accepts messages.
 
     Args:
@@ -40,10 +40,10 @@ async def present_master(client: RemotingClient, address: str) -> PresentMaster:
     try:
         status = await ask_status(client, address)
     except RequestError:
-        return PresentMaster(obstacle=await _obstacle_of_other(client, address))
+        return LiveMaster(obstacle=await _obstacle_of_other(client, address))
     except (FiretrailError, OSError):
-        return PresentMaster()
-    return PresentMaster(status.epoch, _obstacle(status))
+        return LiveMaster()
+    return LiveMaster(status.epoch, _obstacle(status))
 
 
 def _obstacle(master: ReplicaStatus) -> str:

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable
 
 from firetrail.client.cluster.session import Session
-from firetrail.client.consumers.pull import Puller
+from firetrail.client.consumers.pull import PullClient
 from firetrail.client.messages.received_message import Received
 from firetrail.errors import FiretrailError
 from firetrail.remoting.messages.bodies import MessageQueue, SubscriptionData
@@ -83,7 +83,7 @@ class ProcessQueue:
             await asyncio.sleep(LOCK_POLL_S)
         return False
 
-    async def was_reset(self, puller: Puller, message: Received) -> bool:
+    async def was_reset(self, puller: PullClient, message: Received) -> bool:
         """Return whether an administrator has reset the offset while a message is retried.
 
         If so, the queue continues at the new offset. A pull would notice the reset, but in order
@@ -117,7 +117,9 @@ class ProcessQueue:
             self._pending[message.queue_offset] = message
         return message
 
-    def start(self, session: Session, puller: Puller, consume: Consume, *, in_order: bool) -> None:
+    def start(
+        self, session: Session, puller: PullClient, consume: Consume, *, in_order: bool
+    ) -> None:
         """Start to pull and dispatch messages, until :meth:`drop`."""
         self._pulling = session.spawn(self._run(session, puller, consume, in_order))
 
@@ -129,7 +131,7 @@ class ProcessQueue:
         return set(self._tasks)
 
     async def _run(
-        self, session: Session, puller: Puller, consume: Consume, in_order: bool
+        self, session: Session, puller: PullClient, consume: Consume, in_order: bool
     ) -> None:
         while not self.dropped:
             if in_order and not await self.is_mine():

@@ -11,7 +11,7 @@ from firetrail.client.cluster.arguments import checked_group, checked_queue, one
 from firetrail.client.cluster.cluster_client import ClusterClient
 from firetrail.client.cluster.independent_steps import Failures
 from firetrail.client.cluster.offsets import Offsets
-from firetrail.client.consumers.pull import Puller
+from firetrail.client.consumers.pull import PullClient
 from firetrail.client.consumers.push.callbacks import CallbackHandlers
 from firetrail.client.consumers.push.commits import Commits
 from firetrail.client.consumers.push.group_requests import GroupRequests
@@ -136,7 +136,7 @@ class PushConsumer(ClusterClient):
             retry = RETRY_PREFIX + group
             self.wanted[retry] = by_tags(retry)
         self._requests = GroupRequests(self._session, group)
-        self._puller = Puller(self._session, group)
+        self._puller = PullClient(self._session, group)
         self._offsets = Offsets(self._session)
         self._place = Place(offsets_folder, instance)
         self._local: LocalOffsets | None = None

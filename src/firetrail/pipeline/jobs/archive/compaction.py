@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 
 from firetrail.pipeline.jobs.archive.lake import Lake, partition
-from firetrail.pipeline.jobs.archive.manifest import DataFile, LakeLayout, Manifest, Retired
+from firetrail.pipeline.jobs.archive.manifest import DataFile, LakeLayout, Manifest, RetiredFile
 from firetrail.pipeline.jobs.archive.parquet_files import (
     OWN_BYTES,
     SHARED,
@@ -62,7 +62,7 @@ def compact(
     old = [file for merge in merges for file in merge.files]
     lake.sync_folders([file.path for file in merged])
     now_ms = SYSTEM.clock.now_ms()
-    retired = tuple(Retired(file.path, now_ms) for file in old) if table.has_history else ()
+    retired = tuple(RetiredFile(file.path, now_ms) for file in old) if table.has_history else ()
     manifest = manifest.exchanged({file.path for file in old}, merged, retired)
     table.publish(manifest, merged, old)
     return len(old), manifest

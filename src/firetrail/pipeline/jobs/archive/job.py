@@ -54,7 +54,7 @@ OnPlan = Callable[[int], Callable[[int], None] | None]
 """Called with the number of tasks; returns a callback for the number of completed ones, or None."""
 
 
-class Archived(NamedTuple):
+class ArchiveResult(NamedTuple):
     """The result of a run, and what the lake holds afterwards."""
 
     lake: str
@@ -80,7 +80,7 @@ def archive(
     allow_gap: bool = False,
     compaction: bool | None = None,
     on_plan: OnPlan = lambda tasks: None,
-) -> Archived:
+) -> ArchiveResult:
     """Copy the records that a lake does not have yet from the log of a store.
 
     The store is only read and may be in use. If the run fails or is killed, the lake keeps its
@@ -140,7 +140,7 @@ def follow(
     *,
     every_s: float = 60.0,
     rounds: int | None = None,
-    on_round: Callable[[Archived], None] = lambda done: None,
+    on_round: Callable[[ArchiveResult], None] = lambda done: None,
     **options: Any,
 ) -> None:
     """Archive new records repeatedly.
@@ -191,7 +191,7 @@ class _ArchiveRun:
         self._token = token
         self._options = options
 
-    def archive(self) -> Archived:
+    def archive(self) -> ArchiveResult:
         """Copy the new records and publish them."""
         manifest = self._manifest()
         manifest, removed = self._remove_strays(manifest)
@@ -206,7 +206,7 @@ class _ArchiveRun:
                 part, files, self._anchors(manifest, start, written[-1].last)
             )
             self._table.publish(manifest, files, [])
-        return Archived(
+        return ArchiveResult(
             self._lake.place,
             messages,
             start,
@@ -219,7 +219,7 @@ class _ArchiveRun:
             self._mark(manifest),
         )
 
-    def compact(self, done: Archived) -> Archived:
+    def compact(self, done: ArchiveResult) -> ArchiveResult:
         """Merge small files."""
         manifest = self._lake.require_manifest()
         merged, manifest = compact(self._spark, self._lake, self._table, manifest, self._token)
@@ -298,7 +298,7 @@ class _ArchiveRun:
         parts = [
             ArchivePart(
                 split.store,
-                split.sight,
+                split.fingerprint,
                 split.start,
                 split.end,
                 self._lake,

@@ -56,7 +56,7 @@ class DataFile(NamedTuple):
     sha256: str
 
 
-class Retired(NamedTuple):
+class RetiredFile(NamedTuple):
     """A file that compaction replaced, kept for readers of an older version of the table."""
 
     path: str
@@ -102,7 +102,7 @@ class Manifest:
     anchors: tuple[Anchor, ...] = ()
     ranges: tuple[Range, ...] = ()
     files: tuple[DataFile, ...] = ()
-    retired: tuple[Retired, ...] = ()
+    retired: tuple[RetiredFile, ...] = ()
 
     @classmethod
     def new(cls, table: str, store: StoreFacts, layout: LakeLayout) -> Self:
@@ -135,7 +135,7 @@ class Manifest:
         )
 
     def exchanged(
-        self, old: set[str], new: list[DataFile], retired: tuple[Retired, ...]
+        self, old: set[str], new: list[DataFile], retired: tuple[RetiredFile, ...]
     ) -> Manifest:
         """Return a manifest with other files for the same records."""
         kept = [file for file in self.files if file.path not in old]
@@ -188,7 +188,7 @@ def decode_manifest(content: bytes, place: str) -> Manifest:
             tuple(Anchor(**anchor) for anchor in found["anchors"]),
             tuple(Range(**part) for part in found["ranges"]),
             tuple(DataFile(**{"last_topic": file["topic"]} | file) for file in found["files"]),
-            tuple(Retired(**file) for file in found["retired"]),
+            tuple(RetiredFile(**file) for file in found["retired"]),
         )
     except (ValueError, KeyError, TypeError) as error:
         raise LakeError(

@@ -28,8 +28,8 @@ from firetrail.pipeline.jobs.archive.lake import HashedFile, Lake, partition
 from firetrail.pipeline.jobs.archive.manifest import Anchor, DataFile, LakeLayout
 from firetrail.pipeline.kernels.arrow import Rows
 from firetrail.pipeline.kernels.plain import OPEN, OTHER, classify
-from firetrail.pipeline.source.arrays import Gatherer
-from firetrail.pipeline.source.plan.fingerprint import Sight
+from firetrail.pipeline.source.arrays import BatchBuilder
+from firetrail.pipeline.source.plan.fingerprint import LogFingerprint
 from firetrail.pipeline.source.schema import arrow_schema, fields
 from firetrail.pipeline.source.split_reader import BATCH_BYTES
 from firetrail.pipeline.workers import worker_name
@@ -64,7 +64,7 @@ DICTIONARY_COLUMNS += ["body"]
 rest of the column is written without it. For bodies that never repeat, the cost is too small to be
 measured (``benchmarks/bodies.py``)."""
 _NO_STATISTICS = {"body", "record", "properties", "keys"}
-_GATHERER = Gatherer(fields())
+_GATHERER = BatchBuilder(fields())
 
 
 def file_schema(*, topic: bool) -> pa.Schema:
@@ -83,7 +83,7 @@ class ArchivePart(NamedTuple):
     """A part of the log that one task archives."""
 
     store: str
-    sight: Sight | None
+    fingerprint: LogFingerprint | None
     start: int
     end: int
     lake: Lake
@@ -110,8 +110,8 @@ def archive_part(part: ArchivePart) -> WrittenPart:
     last: tuple[Segment, int, int] | None = None
     with closing(ViewLog(SYSTEM, Path(part.store))) as log, FileSet(part) as files:
         log.load()
-        if part.sight is not None:
-            part.sight.check(log, allow_loss=True)
+        if part.fingerprint is not None:
+            part.fingerprint.check(log, allow_loss=True)
         walk = LogWalk(log, part.start, part.end, resync=False)
         for step in walk:
             damage = step if isinstance(step, Damage) else step.failed

@@ -25,7 +25,8 @@ from pyspark.sql import DataFrame, SparkSession
 from firetrail.format.names import CONSUME_QUEUE, INDEX
 from firetrail.format.values.delay import DEFAULT_DELAY_LEVELS, DelayLevels
 from firetrail.pipeline.jobs.audit.tasks import (
-    Compared,
+    AuditedStore,
+    CheckFindings,
     CompareTask,
     IndexFileTask,
     IndexTask,
@@ -33,13 +34,12 @@ from firetrail.pipeline.jobs.audit.tasks import (
     LogTask,
     QueueTask,
     QueueWork,
-    Subject,
     check_log,
     compare,
 )
 from firetrail.pipeline.jobs.rebuild.arrangement import deal_out, shared_out
 from firetrail.pipeline.jobs.rebuild.pieces import DerivedPiece
-from firetrail.pipeline.source.plan.fingerprint import whole_sight
+from firetrail.pipeline.source.plan.fingerprint import whole_fingerprint
 from firetrail.pipeline.tasks import run_tasks
 from firetrail.pipeline.workers import make_shared
 from firetrail.store.index.tag_entries import has_tag_entries
@@ -47,7 +47,7 @@ from firetrail.store.inspect.fsck.check import check_tail, judged_to, make_repor
 from firetrail.store.inspect.fsck.log_check import StoreTimes
 from firetrail.store.inspect.fsck.marks import MarkCheck, check_inventory
 from firetrail.store.inspect.fsck.report import CheckReport, DamagedRanges, Findings, by_kind
-from firetrail.store.inspect.fsck.unqueued_messages import Homeless
+from firetrail.store.inspect.fsck.unqueued_messages import UnqueuedMessages
 from firetrail.store.inspect.view import StoreView
 from firetrail.store.queues.queue_table import QueueKey
 from firetrail.store.root.new_folder import claimed
@@ -160,7 +160,7 @@ class _AuditRun:
         self._folder = folder
         self._on_progress = on_progress
         self._judged_to = judged_to(view)
-        self._sight = whole_sight(view)
+        self._fingerprint = whole_fingerprint(view)
         contents = {CONSUME_QUEUE: view.tails, INDEX: view.index.files}
         self._folders = tuple(name for name, found in contents.items() if found)
         self._findings = Findings()
@@ -197,9 +197,9 @@ class _AuditRun:
             sum(result.entries for result in compared),
         )
 
-    def _subject(self, queues: list[QueueKey]) -> Subject:
+    def _subject(self, queues: list[QueueKey]) -> AuditedStore:
         root, known = str(self._view.root), self._view.known(queues)
-        return Subject(root, known, self._judged_to, self._sight, self._folders)
+        return AuditedStore(root, known, self._judged_to, self._fingerprint, self._folders)
 
     # -- the log ------------------------------------------------------------------------------
 
@@ -241,7 +241,7 @@ class _AuditRun:
 
     # -- queues and index ---------------------------------------------------------------------
 
-    def _compare(self, parts: list[LogChecked]) -> list[Compared]:
+    def _compare(self, parts: list[LogChecked]) -> list[CheckFindings]:
         queues = self._queue_tasks(parts)
         index = self._index_tasks(parts)
         entries = [(part.staged.entries, part.staged.chunks) for part in parts]
@@ -256,19 +256,19 @@ class _AuditRun:
     def _queue_tasks(self, parts: list[LogChecked]) -> list[QueueTask]:
         present = self._view.queues.pairs()
         pieces: dict[QueueKey, list[tuple[str, DerivedPiece]]] = {key: [] for key in present}
-        homeless = Homeless(self._view)
+        unqueued = UnqueuedMessages(self._view)
         for part in parts:
             for piece in part.staged.pieces:
                 key = (piece.topic, piece.queue_id)
                 places = (piece.physical_offset, piece.newest)
-                if homeless.admits(key, piece.offset, piece.length, *places):
+                if unqueued.admits(key, piece.offset, piece.length, *places):
                     pieces.setdefault(key, []).append((part.staged.units, piece))
-        homeless.finish(self._findings)
+        unqueued.finish(self._findings)
         existing = set(present)
         work = [
             QueueWork(key, key in existing, found)
             for key, found in pieces.items()
-            if key not in homeless.queues
+            if key not in unqueued.queues
         ]
         slots = self._spark.sparkContext.defaultParallelism
         return [

@@ -18,34 +18,34 @@ from firetrail.format.kernels.derive import derive_entries
 from firetrail.format.values.delay import DelayLevels
 from firetrail.pipeline.jobs.rebuild.assembly import Entries
 from firetrail.pipeline.jobs.rebuild.pieces import DerivedPiece, Stage, StagedFiles, StagedPiece
-from firetrail.pipeline.source.plan.fingerprint import Sight, check_store
+from firetrail.pipeline.source.plan.fingerprint import LogFingerprint, check_store
 from firetrail.pipeline.workers import check_shared, not_shared
 from firetrail.store.dispatch.derivation import derive_runs
 from firetrail.store.inspect.fsck.entries import ENTRIES_PER_BATCH, IndexCheck
 from firetrail.store.inspect.fsck.log_check import LogCheck, StoreTimes
 from firetrail.store.inspect.fsck.report import DamagedRanges, Findings, TornTail
 from firetrail.store.inspect.fsck.unit_check import QueueChecks
-from firetrail.store.inspect.view import Known, StoreView
+from firetrail.store.inspect.view import StoreView, ViewFindings
 from firetrail.store.queues.queue_table import QueueKey
 from firetrail.system import SYSTEM, allow_many_files
 
 UNITS_PER_STEP = 4096
 
 
-class Subject(NamedTuple):
+class AuditedStore(NamedTuple):
     """The audited store as the driver has seen it."""
 
     root: str
-    known: Known
+    known: ViewFindings
     judged_to: int
     """Units and entries of records before this offset must exist."""
-    sight: Sight
+    fingerprint: LogFingerprint
     folders: tuple[str, ...]
     """Folders, other than the log's, that were not empty."""
 
     def open(self) -> StoreView:
         """Open the store; raise NotSharedError unless it is the one that the driver has seen."""
-        check_store(self.root, self.sight)
+        check_store(self.root, self.fingerprint)
         for name in self.folders:
             folder = Path(self.root, name)
             if not SYSTEM.files.names(folder):
@@ -57,7 +57,7 @@ class Subject(NamedTuple):
 class LogTask(NamedTuple):
     """The log from ``start`` to the end of the file that holds the byte before ``until``."""
 
-    subject: Subject
+    subject: AuditedStore
     start: int
     until: int
     delays: DelayLevels
@@ -79,7 +79,7 @@ class LogChecked(NamedTuple):
     staged: StagedPiece
 
 
-class Compared(NamedTuple):
+class CheckFindings(NamedTuple):
     """The findings in queues or index files."""
 
     findings: Findings
@@ -169,11 +169,11 @@ class QueueWork(NamedTuple):
 class QueueTask(NamedTuple):
     """Queues to compare with what was derived from the log."""
 
-    subject: Subject
+    subject: AuditedStore
     damaged: list[tuple[int, int]]
     queues: list[QueueWork]
 
-    def run(self) -> Compared:
+    def run(self) -> CheckFindings:
         """Compare the queues."""
         findings, staged, units = Findings(), StagedFiles(), 0
         with self.subject.open() as view:
@@ -189,18 +189,18 @@ class QueueTask(NamedTuple):
                 damage.finish()
                 checks.finish([queue.key] if queue.exists else [])
                 units += checks.units
-        return Compared(findings, units=units)
+        return CheckFindings(findings, units=units)
 
 
 class IndexFileTask(NamedTuple):
     """One index file, by its number, and the entries that should be in it."""
 
-    subject: Subject
+    subject: AuditedStore
     damaged: list[tuple[int, int]]
     number: int
     entries: list[Entries]
 
-    def run(self) -> Compared:
+    def run(self) -> CheckFindings:
         """Compare the file."""
         findings, damage = Findings(), _DamageCursor(self.damaged)
         damage.finish()
@@ -212,18 +212,18 @@ class IndexFileTask(NamedTuple):
                 for at in range(first, end, ENTRIES_PER_BATCH):
                     check.take(found[3 * at : 3 * min(at + ENTRIES_PER_BATCH, end)])
             check.finish()
-        return Compared(findings, entries=check.entries)
+        return CheckFindings(findings, entries=check.entries)
 
 
 class IndexTask(NamedTuple):
     """The whole index, and the staged files with all entries that should be in it."""
 
-    subject: Subject
+    subject: AuditedStore
     damaged: list[tuple[int, int]]
     staged: list[tuple[str, array[int]]]
     """Files with the numbers of entries that were derived together, as ``fsck`` checks them."""
 
-    def run(self) -> Compared:
+    def run(self) -> CheckFindings:
         """Compare the index."""
         findings, damage = Findings(), _DamageCursor(self.damaged)
         with self.subject.open() as view:
@@ -233,7 +233,7 @@ class IndexTask(NamedTuple):
                 check.take(entries)
             damage.finish()
             check.finish()
-        return Compared(findings, entries=check.entries)
+        return CheckFindings(findings, entries=check.entries)
 
     def _chunks(self) -> Iterator[memoryview]:
         for path, counts in self.staged:
@@ -247,6 +247,6 @@ class IndexTask(NamedTuple):
 CompareTask = QueueTask | IndexFileTask | IndexTask
 
 
-def compare(task: CompareTask) -> Compared:
+def compare(task: CompareTask) -> CheckFindings:
     """Compare queues or index files with what was derived from the log."""
     return task.run()

@@ -18,7 +18,7 @@ from firetrail.pipeline.jobs.rebuild.pieces import DerivedPiece, StagedFiles, St
 from firetrail.store.evidence.catalog import Catalog
 from firetrail.store.inspect.view import StoreView
 from firetrail.store.queues.consume_queue import gap_detail
-from firetrail.store.queues.generations import Lives
+from firetrail.store.queues.generations import QueueGenerations
 from firetrail.store.queues.queue_table import QueueKey
 from firetrail.store.repair.rebuild import damage_at
 
@@ -38,9 +38,9 @@ class _QueueGap(NamedTuple):
 
 
 def queue_files(
-    view: StoreView, staged: list[StagedPiece], catalog: Catalog, lives: Lives
+    view: StoreView, staged: list[StagedPiece], catalog: Catalog, generations: QueueGenerations
 ) -> Iterator[QueueFiles]:
-    """Yield the files of all queues; ``lives`` counts the messages that are left out.
+    """Yield the files of all queues; ``generations`` counts the messages that are left out.
 
     The rules are those of the live dispatcher: a queue begins with its first message in the log, a
     message whose queue offset the queue already has is skipped, and no offset may be missing. As in
@@ -53,9 +53,11 @@ def queue_files(
             key = (piece.topic, piece.queue_id)
             if piece.topic in catalog.batches:
                 continue
-            end = lives.end(key)
+            end = generations.end(key)
             found = queues.setdefault(key, [])
-            if lives.note(key, piece.offset, piece.length, piece.physical_offset, piece.newest):
+            if generations.note(
+                key, piece.offset, piece.length, piece.physical_offset, piece.newest
+            ):
                 found.clear()
             elif is_light(piece.topic) and found:  # appended regardless of their offsets
                 before = found[-1][1]
@@ -67,7 +69,7 @@ def queue_files(
     if gaps:
         first = min(gaps.values())
         raise damage_at(view, first.physical_offset, first.detail)
-    absent = lives.absent(catalog)
+    absent = generations.absent(catalog)
     files_per_range = max(RANGE_BYTES // view.queue_file_size, 1)
     for (topic, queue_id), found in queues.items():
         queue_folder(topic, queue_id)  # raises if the name is not possible
@@ -138,7 +140,7 @@ def _end_of(entries: Entries) -> IndexHeader:
     return IndexHeader(end_timestamp=time, end_offset=offset)
 
 
-class Weighty(Protocol):
+class Weighted(Protocol):
     """Work for a task."""
 
     @property
@@ -146,7 +148,7 @@ class Weighty(Protocol):
         """Approximate number of bytes that it reads and writes."""
 
 
-W = TypeVar("W", bound=Weighty)
+W = TypeVar("W", bound=Weighted)
 
 
 def shared_out(work: list[W], slots: int) -> list[list[W]]:

@@ -32,8 +32,8 @@ from firetrail.pipeline.jobs.rebuild.assembly import (
     QueueFiles,
     assemble,
 )
-from firetrail.pipeline.jobs.rebuild.tasks import Derived, DeriveTask, derive
-from firetrail.pipeline.source.plan.fingerprint import sight_of
+from firetrail.pipeline.jobs.rebuild.tasks import DerivedPart, DeriveTask, derive
+from firetrail.pipeline.source.plan.fingerprint import fingerprint_of
 from firetrail.pipeline.source.plan.log_splits import record_from
 from firetrail.pipeline.tasks import run_tasks
 from firetrail.pipeline.workers import check_arrived, make_shared
@@ -41,8 +41,8 @@ from firetrail.storage.segment import Segment
 from firetrail.store.index.tag_entries import has_tag_entries
 from firetrail.store.inspect.tail import check_end
 from firetrail.store.inspect.view import StoreState, StoreView
-from firetrail.store.queues.generations import Lives
-from firetrail.store.repair.rebuild import Rebuilt, check_outside, damage_at, without_gap
+from firetrail.store.queues.generations import QueueGenerations
+from firetrail.store.repair.rebuild import RebuildResult, check_outside, damage_at, without_gap
 from firetrail.store.repair.repair import Repair, repair_store
 from firetrail.store.root.new_folder import built
 from firetrail.system import SYSTEM, Files
@@ -61,7 +61,7 @@ def rebuild(
     *,
     delays: DelayLevels | None = None,
     on_progress: Callable[[int], None] = lambda done: None,
-) -> Rebuilt:
+) -> RebuildResult:
     """Rebuild the consume queues and the index of a store from its log.
 
     Args:
@@ -91,9 +91,9 @@ def rebuild(
         with StoreView.open(root) as view:
             check_end(view)
             return make(spark, view, target, delays, on_progress)
-    rebuilt: list[Rebuilt] = []
+    rebuilt: list[RebuildResult] = []
 
-    def make_closed(view: StoreView, target: Path, delays: DelayLevels) -> Rebuilt:
+    def make_closed(view: StoreView, target: Path, delays: DelayLevels) -> RebuildResult:
         if view.state is not StoreState.CLOSED:
             raise StoreError(
                 f"{root}: was not closed; open it once, which recovers it, or rebuild into another "
@@ -112,7 +112,7 @@ def make(
     target: Path,
     delays: DelayLevels,
     on_progress: Callable[[int], None],
-) -> Rebuilt:
+) -> RebuildResult:
     """Do the work of :func:`firetrail.store.repair.rebuild.rebuild` with Spark tasks."""
     files = view.system.files
     with built(files, target.absolute()) as building:
@@ -120,9 +120,9 @@ def make(
         derived = _derive(spark, view, pieces, delays, on_progress)
         staged = [part.staged for part in derived]
         geometry = IndexGeometry(view.config.index_slots, view.config.index_entries)
-        catalog, lives = view.catalog(), Lives()
+        catalog, generations = view.catalog(), QueueGenerations()
         wanted: list[QueueFiles | IndexFiles] = [
-            *queue_files(view, staged, catalog, lives),
+            *queue_files(view, staged, catalog, generations),
             *index_files(staged, geometry, view.system.clock.now_ms()),
         ]
         slots = spark.sparkContext.defaultParallelism
@@ -132,7 +132,7 @@ def make(
         files.remove_tree(pieces)
         files.remove_tree(parts)
     messages = sum(part.messages for part in derived)
-    return Rebuilt(messages, queues, index, lives.left_out(catalog))
+    return RebuildResult(messages, queues, index, generations.left_out(catalog))
 
 
 def _derive(
@@ -141,13 +141,13 @@ def _derive(
     folder: Path,
     delays: DelayLevels,
     on_progress: Callable[[int], None],
-) -> list[Derived]:
+) -> list[DerivedPart]:
     """Derive from the whole log; raise StoreDamagedError if it cannot be read to its end."""
     tags = has_tag_entries(view.index, view.log) or False
     tasks = [
         DeriveTask(
             str(view.root),
-            sight_of(view, start, end),
+            fingerprint_of(view, start, end),
             str(segment.path),
             segment.base,
             segment.size,
@@ -168,7 +168,7 @@ def _derive(
         name="rebuild: deriving",
         progress=lambda done: on_progress(sum(sizes[:done])),
     )
-    results: list[Derived] = []
+    results: list[DerivedPart] = []
     position = view.log.min_offset
     for task, part in zip(tasks, derived, strict=True):
         if task.start > position:

@@ -10,7 +10,7 @@ from firetrail.errors import StoreError
 from firetrail.format.columns import Check, Stop
 from firetrail.format.values.delay import DelayLevels
 from firetrail.pipeline.jobs.rebuild.pieces import Stage, StagedPiece
-from firetrail.pipeline.source.plan.fingerprint import Sight, check_store
+from firetrail.pipeline.source.plan.fingerprint import LogFingerprint, check_store
 from firetrail.pipeline.workers import check_shared
 from firetrail.storage.segment import Segment
 from firetrail.store.dispatch.derivation import Derivation, DerivePolicy
@@ -21,7 +21,7 @@ class DeriveTask(NamedTuple):
     """A part of the log: the records from ``start`` to ``end`` of one file."""
 
     root: str
-    sight: Sight
+    fingerprint: LogFingerprint
     path: str
     base: int
     size: int
@@ -33,7 +33,7 @@ class DeriveTask(NamedTuple):
     light: bool
 
 
-class Derived(NamedTuple):
+class DerivedPart(NamedTuple):
     """The units and entries that were derived from a part of the log."""
 
     messages: int
@@ -43,9 +43,9 @@ class Derived(NamedTuple):
     staged: StagedPiece
 
 
-def derive(task: DeriveTask) -> Derived:
+def derive(task: DeriveTask) -> DerivedPart:
     """Derive units and entries from a part of the log and stage them."""
-    check_store(task.root, task.sight)
+    check_store(task.root, task.fingerprint)
     check_shared(task.folder)
     messages, position, stop = 0, task.start, Stop.LIMIT
     segment = Segment(SYSTEM, Path(task.path), task.base, task.size, writable=False)
@@ -56,7 +56,7 @@ def derive(task: DeriveTask) -> Derived:
                 stage.add(step.runs, step.entries)
                 messages += step.rows
                 position, stop = segment.base + step.position, step.stop
-            return Derived(messages, position, stop, stage.finish())
+            return DerivedPart(messages, position, stop, stage.finish())
     except FileNotFoundError as error:
         raise StoreError(
             f"{task.path}: was deleted during the job, probably by retention; run the job again"

@@ -60,7 +60,7 @@ _COMPRESSION = 0x701  # bit 0: is compressed; bits 8 to 10: the method, in Rocke
 _IN_A_QUEUE = "sys_flag & 12 in (0, 8)"
 
 
-class Replayed(NamedTuple):
+class ReplayResult(NamedTuple):
     """The result of a run."""
 
     replay: str  # id of the replay
@@ -93,7 +93,7 @@ def replay(
     mode: Mode = "failfast",
     config: StoreConfig | None = None,
     on_progress: Callable[[int], None] = lambda offset: None,
-) -> Replayed:
+) -> ReplayResult:
     """Copy messages to a store or to brokers.
 
     If the replay is run again with the same id, it continues after its last commit.
@@ -152,7 +152,9 @@ def replay(
                 _check_source(view, goal, name)
             job.copy_to(goal, start, end, on_progress)
         skipped = job.count_damage(start, end) if mode == "permissive" else 0
-    return Replayed(name, job.messages, job.bytes, job.commits, start, end, goal is None, skipped)
+    return ReplayResult(
+        name, job.messages, job.bytes, job.commits, start, end, goal is None, skipped
+    )
 
 
 def _check_local(source: str) -> None:

@@ -26,8 +26,8 @@ from firetrail.format.batch import decode_batch, encode_batch
 from firetrail.format.names import REPLAYED_PREFIX
 from firetrail.pipeline.options import GROUP
 from firetrail.pipeline.wire.loop import Loop
-from firetrail.pipeline.wire.retry import Patience, no_broker
-from firetrail.pipeline.wire.sender import CONNECT, Parcel, find_queues, send_in_order
+from firetrail.pipeline.wire.retry import RequestRetry, no_broker
+from firetrail.pipeline.wire.sender import CONNECT, OutgoingBatch, find_queues, send_in_order
 from firetrail.remoting.messages.bodies import MessageQueue
 from firetrail.remoting.wire.codes import Permission
 from firetrail.store.bulk import BulkAppend, committed_numbers
@@ -133,7 +133,7 @@ class BrokerTarget(AbstractContextManager["BrokerTarget"]):
         self._files = SYSTEM.files
         self._loop = Loop()
         self._producer = Producer(namesrv, GROUP, retries=1)
-        self._patience = Patience(namesrv, need=Permission.WRITE)
+        self._retry = RequestRetry(namesrv, need=Permission.WRITE)
         self._homes: set[str] = set()
 
     def __enter__(self) -> Self:
@@ -154,8 +154,8 @@ class BrokerTarget(AbstractContextManager["BrokerTarget"]):
                 raise no_broker()
             return homes
 
-        await self._patience.ask(self._producer.open, CONNECT)
-        self._homes = await self._patience.ask(find_homes, CONNECT)
+        await self._retry.ask(self._producer.open, CONNECT)
+        self._homes = await self._retry.ask(find_homes, CONNECT)
 
     def __exit__(self, *_: object) -> None:
         self._loop.run(self._producer.close())
@@ -197,16 +197,16 @@ class BrokerTarget(AbstractContextManager["BrokerTarget"]):
         return True
 
     async def _send(self, pieces: list[ReplayPiece]) -> None:
-        parcels: dict[MessageQueue, list[Parcel]] = {}
+        parcels: dict[MessageQueue, list[OutgoingBatch]] = {}
         for piece in pieces:
-            queues = await find_queues(self._producer, piece.topic, self._patience)
+            queues = await find_queues(self._producer, piece.topic, self._retry)
             parcel = parcels.setdefault(queues[piece.queue_id % len(queues)], [])
             if piece.sys_flag:
                 single = (encode_batch([item]) for item in decode_batch(piece.items))
-                parcel += [Parcel(piece.topic, items, piece.sys_flag) for items in single]
+                parcel += [OutgoingBatch(piece.topic, items, piece.sys_flag) for items in single]
             else:
-                parcel.append(Parcel(piece.topic, piece.items))
-        await send_in_order(self._producer, parcels, self._patience)
+                parcel.append(OutgoingBatch(piece.topic, piece.items))
+        await send_in_order(self._producer, parcels, self._retry)
 
     def is_home(self, store_host: str) -> bool:
         """Whether ``store_host`` is the address of one of the brokers."""

@@ -97,7 +97,7 @@ def by_topic(queues: list[QueueFigures]) -> list[TopicFigures]:
 
 
 @dataclass(frozen=True, slots=True)
-class Hot:
+class FrequentValue:
     """A tag or key, and the number of messages of a topic that have it."""
 
     topic: str
@@ -132,7 +132,7 @@ class MapAxis:
 
 
 @dataclass(frozen=True, slots=True)
-class Flaw:
+class ReportedDamage:
     """A damaged position in the log, or a file that cannot be read (without an offset)."""
 
     file: str
@@ -162,9 +162,9 @@ class Figures:
     """Delayed, transactional and retried messages, which have no latency."""
     attempts: Counter[int] = field(default_factory=Counter)  # reconsume times
     cells: dict[int, int] = field(default_factory=dict)  # map cell: topic class with most bytes
-    tags: list[Hot] = field(default_factory=list)
-    keys: list[Hot] = field(default_factory=list)
-    flaws: list[Flaw] = field(default_factory=list)
+    tags: list[FrequentValue] = field(default_factory=list)
+    keys: list[FrequentValue] = field(default_factory=list)
+    flaws: list[ReportedDamage] = field(default_factory=list)
     flaws_total: int = 0
 
     @property

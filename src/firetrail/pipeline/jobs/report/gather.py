@@ -20,10 +20,10 @@ from firetrail.pipeline.failures import original_errors
 from firetrail.pipeline.jobs.report.figures import (
     TOPICS_SHOWN,
     Figures,
-    Flaw,
-    Hot,
+    FrequentValue,
     MapAxis,
     QueueFigures,
+    ReportedDamage,
     TimeAxis,
     by_topic,
 )
@@ -189,11 +189,14 @@ def _map_cell(axis: MapAxis) -> Column:
     return (row * axis.cells + F.floor(inside * axis.cells / axis.row)).cast("int")
 
 
-def _hot(records: DataFrame, text: Column) -> list[Hot]:
+def _hot(records: DataFrame, text: Column) -> list[FrequentValue]:
     """Return the most frequent texts of a column by topic, in a deterministic order."""
     counted = records.select("topic", text.alias("text")).where("text != ''")
     rows = counted.groupBy("topic", "text").agg(F.count("*").alias("messages"))
-    return [Hot(*row) for row in rows.orderBy(F.desc("messages"), "topic", "text").head(HOT_MAX)]
+    return [
+        FrequentValue(*row)
+        for row in rows.orderBy(F.desc("messages"), "topic", "text").head(HOT_MAX)
+    ]
 
 
 def _add_flaws(figures: Figures, spark: SparkSession, store: Path) -> None:
@@ -202,7 +205,7 @@ def _add_flaws(figures: Figures, spark: SparkSession, store: Path) -> None:
     order = F.asc_nulls_first("physical_offset"), "file", "offset"
     rows = damage.orderBy(*order).head(FLAWS_MAX + 1)
     figures.flaws = [
-        Flaw(row.file, row.offset, row.physical_offset, row.kind, row.detail)
+        ReportedDamage(row.file, row.offset, row.physical_offset, row.kind, row.detail)
         for row in rows[:FLAWS_MAX]
     ]
     figures.flaws_total = len(rows) if len(rows) <= FLAWS_MAX else damage.count()

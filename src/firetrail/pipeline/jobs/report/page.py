@@ -9,7 +9,7 @@ from html import escape
 from firetrail.format.names import DLQ_PREFIX, RETRY_PREFIX
 from firetrail.pipeline.jobs.report import charts
 from firetrail.pipeline.jobs.report.blocks import fine, page, plot, section, tile
-from firetrail.pipeline.jobs.report.figures import TOPICS_SHOWN, Figures, Flaw
+from firetrail.pipeline.jobs.report.figures import TOPICS_SHOWN, Figures, ReportedDamage
 from firetrail.pipeline.jobs.report.svg import duration, moment, number, size
 from firetrail.text import counted, human_size
 
@@ -259,7 +259,7 @@ def _damage(figures: Figures) -> tuple[str, str]:
     )
 
 
-def _flaw(flaw: Flaw) -> str:
+def _flaw(flaw: ReportedDamage) -> str:
     offset = "" if flaw.physical_offset is None else f"{flaw.physical_offset:,}"
     return (
         f'<tr><td><code>{escape(flaw.file)}</code></td><td class="n">{flaw.position:,}</td>'

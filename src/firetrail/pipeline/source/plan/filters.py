@@ -37,7 +37,7 @@ class Membership:
 
 
 @dataclass(frozen=True, slots=True)
-class Both:
+class Conjunction:
     """The conjunction of two predicates."""
 
     left: Predicate
@@ -45,22 +45,22 @@ class Both:
 
 
 @dataclass(frozen=True, slots=True)
-class Either:
+class Disjunction:
     """The disjunction of two predicates."""
 
     left: Predicate
     right: Predicate
 
 
-Predicate = Comparison | Membership | Both | Either | None
+Predicate = Comparison | Membership | Conjunction | Disjunction | None
 """None is a predicate that is not supported."""
 
 
 def bounds_of(predicate: Predicate) -> Bounds:
     """Return bounds of the rows for which a predicate holds."""
-    if isinstance(predicate, Both):
+    if isinstance(predicate, Conjunction):
         return intersection(bounds_of(predicate.left), bounds_of(predicate.right))
-    if isinstance(predicate, Either):
+    if isinstance(predicate, Disjunction):
         return union(bounds_of(predicate.left), bounds_of(predicate.right))
     if isinstance(predicate, Membership):
         parts = (_compared(predicate.column, "=", value) for value in predicate.values)

@@ -38,7 +38,7 @@ class Sample:
 
 
 @dataclass(frozen=True, slots=True)
-class Sight:
+class LogFingerprint:
     """The driver's view of a part of the log."""
 
     bases: tuple[int, ...]
@@ -89,14 +89,14 @@ def log_lost(store: str | Path, wanted: int, begin: int) -> DataLostError:
     )
 
 
-def check_store(root: str | Path, sight: Sight) -> None:
+def check_store(root: str | Path, fingerprint: LogFingerprint) -> None:
     """Raise NotSharedError unless the store in a folder is the one the driver planned with."""
     with closing(ViewLog(SYSTEM, Path(root))) as log:
         log.load()
-        sight.check(log, allow_loss=True)
+        fingerprint.check(log, allow_loss=True)
 
 
-def sight_of(view: StoreView, start: int, end: int) -> Sight:
+def fingerprint_of(view: StoreView, start: int, end: int) -> LogFingerprint:
     """Return the facts about the log from ``start`` up to ``end``."""
     log = view.log
     bases = []
@@ -107,12 +107,12 @@ def sight_of(view: StoreView, start: int, end: int) -> Sight:
     samples = (_first(log, start, end), _last(log, start, end))
     holder = log.find(view.end - 1)
     newest = None if holder is None else _first(log, holder.base, view.end)
-    return Sight(tuple(bases), tuple(filter(None, samples)), newest)
+    return LogFingerprint(tuple(bases), tuple(filter(None, samples)), newest)
 
 
-def whole_sight(view: StoreView) -> Sight:
+def whole_fingerprint(view: StoreView) -> LogFingerprint:
     """Return the facts about the whole log."""
-    return sight_of(view, view.log.min_offset, view.end)
+    return fingerprint_of(view, view.log.min_offset, view.end)
 
 
 def _first(log: ViewLog, start: int, end: int) -> Sample | None:

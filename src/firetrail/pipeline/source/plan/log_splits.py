@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from firetrail.format.columns import Check, Stop
 from firetrail.format.files.unit import UNIT_SIZE
 from firetrail.pipeline.kernels.pick import TIME_MAX, TIME_MIN
-from firetrail.pipeline.source.plan.fingerprint import sight_of, whole_sight
+from firetrail.pipeline.source.plan.fingerprint import fingerprint_of, whole_fingerprint
 from firetrail.pipeline.source.plan.ranges import QueuePart
 from firetrail.pipeline.source.plan.store_splits import (
     EVERYTHING,
@@ -70,7 +70,7 @@ def plan_log(
         return []
     ranges = cut_range(view, begin, stop, split_count(stop - begin, split_bytes, at_least))
     return [
-        LogSplit(str(view.root), low, high, queues, wanted, sight_of(view, low, high))
+        LogSplit(str(view.root), low, high, queues, wanted, fingerprint_of(view, low, high))
         for low, high in ranges
     ]
 
@@ -207,14 +207,14 @@ def _unit_splits(
 ) -> list[UnitSplit]:
     shares = share_out([(part.range.begin, part.range.end, part.size) for part in parts], count)
     splits = []
-    sight = whole_sight(view)
+    fingerprint = whole_fingerprint(view)
     for share in shares:
         ranges = [
             QueueRange(parts[number].range.topic, parts[number].range.queue_id, begin, end)
             for number, begin, end in share
         ]
         queues = QueueSet(tuple(ranges), view.queue_file_size)
-        splits.append(UnitSplit(str(view.root), queues, wanted, sight))
+        splits.append(UnitSplit(str(view.root), queues, wanted, fingerprint))
     return splits
 
 

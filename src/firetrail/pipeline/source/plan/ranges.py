@@ -16,8 +16,8 @@ from firetrail.pipeline.kernels.pick import TIME_MAX, TIME_MIN
 from firetrail.pipeline.source.options import (
     EARLIEST,
     LATEST,
-    Edge,
     QueueName,
+    ReadBoundary,
     ReadOptions,
     View,
 )
@@ -251,7 +251,7 @@ def _requested(view: StoreView, queue: ConsumeQueue, options: ReadOptions) -> tu
 
 def resolve(
     queue: tuple[str, int] | tuple[str, int, str],
-    edge: Edge | None,
+    boundary: ReadBoundary | None,
     low: int,
     high: int,
     default: int,
@@ -261,9 +261,9 @@ def resolve(
 
     A queue is named by its topic, its id and, if there are several, its broker.
     """
-    if edge is None:
+    if boundary is None:
         return default
-    wanted = edge.of(*queue)
+    wanted = boundary.of(*queue)
     if wanted in (EARLIEST, LATEST):
         return low if wanted == EARLIEST else high
     name = "/".join(map(str, (queue[0], *queue[2:], queue[1])))
@@ -326,11 +326,11 @@ def check_edges(view: StoreView, options: ReadOptions) -> None:
 
 def check_edges_in(known: set[tuple[str, QueueName]], options: ReadOptions) -> None:
     """Raise ConfigError for offsets of queues that are not among ``known`` topics and names."""
-    for name, edge in (
+    for name, boundary in (
         ("startingOffsets", options.starting_offsets),
         ("endingOffsets", options.ending_offsets),
     ):
-        for topic, by_queue in (edge.offsets if edge else {}).items():
+        for topic, by_queue in (boundary.offsets if boundary else {}).items():
             for queue in by_queue:
                 if (topic, queue) not in known:
                     existing = ", ".join(f"{t}/{q}" for t, q in sorted(known)) or "none"

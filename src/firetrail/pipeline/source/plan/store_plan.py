@@ -13,7 +13,7 @@ from firetrail.format.values.javahash import java_text
 from firetrail.pipeline.kernels.pick import TIME_MAX, TIME_MIN
 from firetrail.pipeline.source.options import ReadOptions, View
 from firetrail.pipeline.source.places import is_remote, local_path
-from firetrail.pipeline.source.plan.fingerprint import whole_sight
+from firetrail.pipeline.source.plan.fingerprint import whole_fingerprint
 from firetrail.pipeline.source.plan.log_splits import (
     plan_log,
     plan_queues,
@@ -153,7 +153,7 @@ def _plan_lookup(
     note = f"{messages} found through {files}"
     splits: list[StoreSplit] = []
     if offsets:
-        splits.append(OffsetSplit(str(view.root), tuple(offsets), wanted, whole_sight(view)))
+        splits.append(OffsetSplit(str(view.root), tuple(offsets), wanted, whole_fingerprint(view)))
     if begin > view.log.min_offset or end < view.end:
         queues, rest_wanted = None, wanted
         if options.view is View.QUEUE:

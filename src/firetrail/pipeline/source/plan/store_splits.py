@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from firetrail.pipeline.kernels.pick import TIME_MAX, TIME_MIN
-from firetrail.pipeline.source.plan.fingerprint import Sight
+from firetrail.pipeline.source.plan.fingerprint import LogFingerprint
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ class LogSplit:
     end: int
     queues: QueueSet | None = None
     wanted: RowSelection = EVERYTHING
-    sight: Sight | None = field(default=None, compare=False, repr=False)
+    fingerprint: LogFingerprint | None = field(default=None, compare=False, repr=False)
     """The store as the driver saw it; None for remote stores, which all workers see alike."""
 
     @property
@@ -79,7 +79,7 @@ class UnitSplit:
     store: str
     queues: QueueSet
     wanted: RowSelection = EVERYTHING
-    sight: Sight | None = field(default=None, compare=False, repr=False)
+    fingerprint: LogFingerprint | None = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +89,7 @@ class OffsetSplit:
     store: str
     physical_offsets: tuple[int, ...]
     wanted: RowSelection = EVERYTHING
-    sight: Sight | None = field(default=None, compare=False, repr=False)
+    fingerprint: LogFingerprint | None = field(default=None, compare=False, repr=False)
 
 
 StoreSplit = LogSplit | UnitSplit | OffsetSplit

@@ -11,7 +11,7 @@ from firetrail.store.inspect.fsck.log_check import LogCheck, StoreTimes, note_pr
 from firetrail.store.inspect.fsck.marks import MarkCheck, check_inventory
 from firetrail.store.inspect.fsck.report import CheckReport, DamagedRanges, Findings, TornTail
 from firetrail.store.inspect.fsck.unit_check import QueueChecks
-from firetrail.store.inspect.fsck.unqueued_messages import Homeless
+from firetrail.store.inspect.fsck.unqueued_messages import UnqueuedMessages
 from firetrail.store.inspect.tail import TailKind, read_tail
 from firetrail.store.inspect.view import StoreState, StoreView
 from firetrail.store.problems import ProblemKind
@@ -56,7 +56,7 @@ class Checker:
         parts = (view, self._findings, self._damaged, judged_to(view))
         self._log = LogCheck(*parts, self._compare)
         self._queues = QueueChecks(*parts)
-        self._homeless = Homeless(view)
+        self._unqueued = UnqueuedMessages(view)
         self._index = IndexCheck(*parts)
         self._marks = MarkCheck(view, self._findings)
 
@@ -67,8 +67,8 @@ class Checker:
         log.run(view.walk(), on_progress)
         torn = log.torn or check_tail(view, findings, self._damaged)
         log.times.note(view, findings)
-        self._queues.finish(view.queues.pairs(), self._homeless.queues)
-        self._homeless.finish(findings)
+        self._queues.finish(view.queues.pairs(), self._unqueued.queues)
+        self._unqueued.finish(findings)
         self._index.finish()
         end = view.end if torn is None else torn.physical_offset
         self._marks.finish(log.times.newest, end, damaged=len(self._damaged) > 0)
@@ -77,7 +77,7 @@ class Checker:
         return make_report(view, findings, torn, log.times, *counted)
 
     def _compare(self, view: memoryview, columns: Columns, rows: int) -> None:
-        self._queues.feed(view, columns, rows, self._delays, self._homeless)
+        self._queues.feed(view, columns, rows, self._delays, self._unqueued)
         self._index.feed(view, columns, rows)
 
 

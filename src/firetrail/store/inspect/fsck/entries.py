@@ -15,7 +15,7 @@ from firetrail.format.files.index import IndexEntry, IndexHeader
 from firetrail.format.kernels.derive import ENTRIES_PER_RECORD_MAX, derive_entries
 from firetrail.format.names import INDEX
 from firetrail.store.index.tag_entries import has_tag_entries
-from firetrail.store.inspect.fsck.index_shadow import Expected, FileCheck
+from firetrail.store.inspect.fsck.index_shadow import ExpectedEntry, FileCheck
 from firetrail.store.inspect.fsck.report import DamagedRanges, Findings
 from firetrail.store.inspect.view import StoreState, StoreView
 from firetrail.store.log.walk import ROWS_PER_BATCH
@@ -24,7 +24,7 @@ from firetrail.store.problems import ProblemKind
 ENTRIES_PER_BATCH = max(ENTRIES_PER_RECORD_MAX, 4 * ROWS_PER_BATCH)
 
 
-class Missing(NamedTuple):
+class MissingKeys(NamedTuple):
     """Keys of consecutive records that the index does not have."""
 
     file: str
@@ -58,7 +58,7 @@ class IndexCheck:
             self._left = [self._left[only]]
         self._file: FileCheck | None = None
         self._entries = array("q", bytes(24 * ENTRIES_PER_BATCH))
-        self._missing: Missing | None = None
+        self._missing: MissingKeys | None = None
         self._after_last = (INDEX, 0)
         """The file and position after the last entry of the index."""
         self._tags = bool(has_tag_entries(view.index, view.log))
@@ -95,8 +95,8 @@ class IndexCheck:
                 while at < end and file.left:
                     at = self._step(file, at, count)
 
-    def _expected(self, at: int, count: int) -> Expected | None:
-        return Expected(*self._entries[3 * at : 3 * at + 3]) if at < count else None
+    def _expected(self, at: int, count: int) -> ExpectedEntry | None:
+        return ExpectedEntry(*self._entries[3 * at : 3 * at + 3]) if at < count else None
 
     def _step(self, file: FileCheck, at: int, count: int) -> int:
         """Handle one difference or agreement; return the next position in the expected entries."""
@@ -142,7 +142,7 @@ class IndexCheck:
         self._note_missing(at, end)
         return end
 
-    def _is_repeated(self, entry: IndexEntry, expected: Expected) -> bool:
+    def _is_repeated(self, entry: IndexEntry, expected: ExpectedEntry) -> bool:
         """Return whether the entry is for an earlier key of the message whose key is expected.
 
         After an unclean stop the Java store may index a message again whose first entries are the
@@ -152,7 +152,7 @@ class IndexCheck:
         return entry.physical_offset == offset and entry.key_hash in self._keys_of(offset)[0]
 
     def _is_replaced(
-        self, entry: IndexEntry, expected: Expected, following: IndexEntry | None
+        self, entry: IndexEntry, expected: ExpectedEntry, following: IndexEntry | None
     ) -> bool:
         """Return whether the entry is in the place of the expected one and is damaged."""
         return (
@@ -162,7 +162,7 @@ class IndexCheck:
             or (following is not None and following.physical_offset < entry.physical_offset)
         )
 
-    def _take_wrong(self, file: FileCheck, entry: IndexEntry, expected: Expected) -> None:
+    def _take_wrong(self, file: FileCheck, entry: IndexEntry, expected: ExpectedEntry) -> None:
         detail = (
             f"entry {file.number} is for key hash {entry.key_hash} at {entry.physical_offset} "
             f"instead of {expected.key_hash} at {expected.physical_offset}"
@@ -194,7 +194,7 @@ class IndexCheck:
             file.note(position, offset, ProblemKind.INDEX_STRAY, f"{detail}message at {offset} has")
         file.take_as_it_is(entry)
 
-    def _next_key(self, at: int, count: int) -> Expected | None:
+    def _next_key(self, at: int, count: int) -> ExpectedEntry | None:
         """Return the first expected entry after ``at`` that is not for a tag."""
         for following in range(at + 1, count):
             expected = self._expected(following, count)
@@ -202,7 +202,7 @@ class IndexCheck:
                 return expected
         return None
 
-    def _is_tag(self, expected: Expected) -> bool:
+    def _is_tag(self, expected: ExpectedEntry) -> bool:
         keys, tags = self._keys_of(expected.physical_offset)
         return expected.key_hash in tags - keys
 
@@ -288,7 +288,7 @@ class IndexCheck:
             return
         file = self._file
         name, position = (file.name, file.position(file.number)) if file else self._after_last
-        self._missing = Missing(name, position, judged[0], judged[-1], len(judged))
+        self._missing = MissingKeys(name, position, judged[0], judged[-1], len(judged))
 
     def _end_missing(self) -> None:
         run, self._missing = self._missing, None
@@ -325,6 +325,6 @@ class IndexCheck:
             self._take_surplus(file, entry)
 
 
-def _are_same(entry: IndexEntry | None, expected: Expected | None) -> bool:
+def _are_same(entry: IndexEntry | None, expected: ExpectedEntry | None) -> bool:
     """Return whether an entry is for the expected key and message."""
     return entry is not None and expected is not None and entry[:2] == expected[:2]

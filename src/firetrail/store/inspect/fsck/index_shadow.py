@@ -35,7 +35,7 @@ FORGET_BYTES = 4 << 20
 """Bytes of compared entries that the shadow keeps before it drops them."""
 
 
-class Expected(NamedTuple):
+class ExpectedEntry(NamedTuple):
     """An entry that is derived from the log."""
 
     key_hash: int
@@ -43,7 +43,7 @@ class Expected(NamedTuple):
     store_time: int
 
 
-class Shadow:
+class ExpectedIndex:
     """The expected content of an index file."""
 
     def __init__(self, file: IndexFile, before: IndexHeader | None) -> None:
@@ -103,7 +103,7 @@ class FileCheck:
         self.last = min(self.header.next_entry, file.entries) - 1
         """Number of the last entry."""
         self.number = 1
-        self.shadow = Shadow(file, before)
+        self.shadow = ExpectedIndex(file, before)
         self._end_time_known = True
         self._one = array("q", (0, 0, 0))
 
@@ -152,7 +152,7 @@ class FileCheck:
         self.number = number
         return False
 
-    def take_expected(self, entry: IndexEntry, expected: Expected) -> None:
+    def take_expected(self, entry: IndexEntry, expected: ExpectedEntry) -> None:
         """Accept the next entry as the expected one, and compare its other fields."""
         should = self._append(expected)
         self._end_time_known = True
@@ -175,7 +175,9 @@ class FileCheck:
         """Accept an entry that cannot be compared with a record; only its chain is checked."""
         begin = self.header.begin_timestamp
         time = begin if self.number == 1 else begin + max(entry.seconds, 0) * 1000
-        should = self._append(Expected(entry.key_hash & _HASH_MASK, entry.physical_offset, time))
+        should = self._append(
+            ExpectedEntry(entry.key_hash & _HASH_MASK, entry.physical_offset, time)
+        )
         self._end_time_known = False
         self._compare_link(entry, should)
 
@@ -197,7 +199,7 @@ class FileCheck:
                 self.take_as_it_is(entry)
         self._end_time_known = False
 
-    def _append(self, expected: Expected) -> IndexEntry:
+    def _append(self, expected: ExpectedEntry) -> IndexEntry:
         """Append to the shadow; return the entry as it should be."""
         self._one[0], self._one[1], self._one[2] = expected
         self.shadow.append(self._one, 0, 1)

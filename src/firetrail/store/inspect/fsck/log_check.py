@@ -17,7 +17,7 @@ from firetrail.store.problems import ProblemKind
 NOTED_WITH_THE_FILES = (ProblemKind.FILE_MISSING, ProblemKind.FILE_SIZE)
 
 
-class Moment(NamedTuple):
+class TimedRecord(NamedTuple):
     """A record and its store time."""
 
     physical_offset: int
@@ -28,7 +28,7 @@ class StoreTimes:
     """The order of the store times of consecutive records."""
 
     def __init__(self) -> None:
-        self.first: Moment | None = None
+        self.first: TimedRecord | None = None
         self.newest = 0
         self.backwards: tuple[int, int] | None = None
         """The first record that is older than the previous one, and the difference in ms."""
@@ -40,7 +40,7 @@ class StoreTimes:
             return
         offsets = columns.column(col.PHYSICAL_OFFSET)
         found = StoreTimes()
-        found.first = Moment(offsets[0], times[0])
+        found.first = TimedRecord(offsets[0], times[0])
         found.newest = max(times)
         if times != sorted(times):
             row = next(row for row in range(1, rows) if times[row] < times[row - 1])

@@ -25,7 +25,7 @@ from firetrail.store.dispatch.derivation import derive_runs
 from firetrail.store.inspect.fsck.extended import ExtendedUnits
 from firetrail.store.inspect.fsck.open_files import OpenFiles
 from firetrail.store.inspect.fsck.report import DamagedRanges, Findings
-from firetrail.store.inspect.fsck.unqueued_messages import Homeless
+from firetrail.store.inspect.fsck.unqueued_messages import UnqueuedMessages
 from firetrail.store.inspect.view import StoreState, StoreView
 from firetrail.store.log.files import misfits, segment_sizes
 from firetrail.store.problems import Problem, ProblemKind
@@ -67,14 +67,14 @@ class QueueChecks:
         columns: Columns,
         rows: int,
         delays: DelayLevels,
-        homeless: Homeless,
+        unqueued: UnqueuedMessages,
     ) -> None:
         """Compare the units of some records."""
         waits = array("q", delays.waits_ms)
         light = self.view.queues.may_lack_light_queues
         for run in derive_runs(view, columns, rows, waits, light=light):
             key = (run.topic, run.queue_id)
-            if homeless.admits(key, run.offset, run.length, run.first, run.newest):
+            if unqueued.admits(key, run.offset, run.length, run.first, run.newest):
                 self.take(*key, run.offset, bytearray(run.units))
 
     def take(self, topic: str, queue_id: int, offset: int, units: bytearray) -> None:

@@ -9,14 +9,14 @@ from firetrail.format.names import CONSUME_QUEUE, is_queue
 from firetrail.store.inspect.fsck.report import Findings
 from firetrail.store.inspect.view import StoreView
 from firetrail.store.problems import ProblemKind
-from firetrail.store.queues.generations import Lives, Reason
+from firetrail.store.queues.generations import QueueGenerations, Reason
 from firetrail.store.queues.queue_table import QueueKey
 
 _KINDS = {Reason.DELETED: ProblemKind.TOPIC_DELETED, Reason.BATCHES: ProblemKind.BATCH_QUEUES}
 """Other reasons are found when queues are compared with the log."""
 
 
-class Homeless:
+class UnqueuedMessages:
     """Finds topics that were deleted, or have only batch queues.
 
     All units are passed to it in the order of the log.
@@ -24,24 +24,24 @@ class Homeless:
 
     def __init__(self, view: StoreView) -> None:
         self._catalog = view.catalog()
-        self._lives = Lives()
+        self._generations = QueueGenerations()
 
     def admits(self, key: QueueKey, number: int, length: int, first: int, newest: int) -> bool:
         """Note a run of units; return whether, as far as is known, they should be in a queue."""
         if key[0] in self._catalog.batches:
             return False
         if is_queue(*key):
-            self._lives.note(key, number, length, first, newest)
+            self._generations.note(key, number, length, first, newest)
         return True
 
     @cached_property
     def queues(self) -> Container[QueueKey]:
         """The queues that were deleted with their topic; valid when the log is done."""
-        return self._lives.absent(self._catalog)
+        return self._generations.absent(self._catalog)
 
     def finish(self, findings: Findings) -> None:
         """Report what was found."""
-        for left_out in self._lives.left_out(self._catalog):
+        for left_out in self._generations.left_out(self._catalog):
             kind = _KINDS.get(left_out.reason)
             if kind is not None:
                 folder = f"{CONSUME_QUEUE}/{left_out.topic}"

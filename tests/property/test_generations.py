@@ -15,8 +15,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.helpers import PATIENCE_S
-from tests.lives import (
+from tests.generations import (
     Shop,
     as_java_crashes,
     as_java_leaves_it,
@@ -25,6 +24,7 @@ from tests.lives import (
     not_empty,
     seen_in,
 )
+from tests.helpers import PATIENCE_S
 from tests.pipeline.jobs.test_audit_agrees import Here, run_here, sorted_report
 from tests.store.checks import DELAYS, checked
 from tests.stores import derived, flip, list_topics, records
