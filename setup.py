@@ -1,4 +1,4 @@
-"""Compiles the kernels; everything else about the package is declared in pyproject.toml.
+"""The build of the kernels; everything else about the package is declared in pyproject.toml.
 
 The modules in the ``kernels`` folders are ordinary Python that Cython can also compile. Each is an
 optional extension: without a C compiler the build continues, and the ``.py`` files, which are

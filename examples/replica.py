@@ -1,4 +1,4 @@
-"""Follows a running broker and analyses the copy with Spark while it grows.
+"""A replica of a running broker, whose copy Spark analyses while it grows.
 
     .venv/bin/python examples/replica.py [HOST:PORT [DIR]]
 

@@ -1,4 +1,4 @@
-"""Writes a store with a day of a web shop, for the pipeline: 300,000 messages of the last 24 hours.
+"""A store with a day of a web shop, for the pipeline: 300,000 messages of the last 24 hours.
 
     .venv/bin/python examples/shop.py DIR [MESSAGES]
 

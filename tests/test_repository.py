@@ -55,7 +55,12 @@ REGISTRY = re.compile(
 )
 # Words that begin a clause. A module head is a noun phrase that a reader can file.
 CLAUSE = re.compile(r"(?:What|Who|Whose|Whom|How|Which|Where|When|Why|Whether)\b", re.I)
-# Words that name a feeling about a class rather than its subject.
+# A verb or a gerund, with which a sentence about an activity begins.
+ACTIVITY = re.compile(
+    r"\w+ing\b(?! blocks)|Until\b|(?:Write|Passes|Packs|Selects|Classifies|Gathers)\b"
+    r"|[A-Z]\w*s (?:the|an?|one|all|every|its|records|messages|keys)\b"
+)
+# Metaphors, which do not name the subject of a class.
 FIGURES_OF_SPEECH = {
     *("Sight", "Patience", "Lives", "Homeless", "Turns", "Toll", "Rivals", "Overrun"),
     *("Presence", "Shower", "Weighty", "Chooser", "Twins", "Wording", "Flaw", "Woken"),
@@ -187,6 +192,9 @@ def test_module_heads_are_noun_phrases() -> None:
     heads = {name: found.docstring.partition("\n")[0] for name, found in facts().items()}
     found = {name: head for name, head in heads.items() if CLAUSE.match(head)}
     assert not found, "say what the module is: 'The limits of a user', not 'What a user may use'"
+    product = {name: head for name, head in heads.items() if not name.startswith("tests/")}
+    found = {name: head for name, head in product.items() if ACTIVITY.match(head)}
+    assert not found, "say what the module is: 'The scan of a log', not 'Scans a log'"
 
 
 def test_defaults_in_docstrings_are_values() -> None:
@@ -219,6 +227,10 @@ def test_text_files_are_tidy() -> None:
         (CLAUSE, "What a slave refuses.", True),
         (CLAUSE, "Whether a port is open.", True),
         (CLAUSE, "Whole numbers in text.", False),
+        (ACTIVITY, "Pulling messages from a queue.", True),
+        (ACTIVITY, "Keeps a former master from accepting messages.", True),
+        (ACTIVITY, "Reads by queue offset, by key and by time.", False),
+        (ACTIVITY, "The scan of a log.", False),
     ],
 )
 def test_the_patterns_match_nothing_else(

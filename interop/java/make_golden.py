@@ -1,4 +1,4 @@
-"""Write the 5.x golden stores: make_golden.py DIRECTORY.
+"""The generator of the 5.x golden stores: make_golden.py DIRECTORY.
 
 It creates v5-clean, v5-crashed, v5-propcrc and v5-light-crashed.
 

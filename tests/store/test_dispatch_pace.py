@@ -25,7 +25,7 @@ BEHIND_MAX = 4
 @pytest.fixture(autouse=True)
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dispatcher, "NEW_QUEUES_BEHIND_MAX", BEHIND_MAX)
-    monkeypatch.setattr(dispatcher, "PATIENCE_S", PATIENCE_S)
+    monkeypatch.setattr(dispatcher, "PUT_WAIT_S", PATIENCE_S)
 
 
 @contextmanager
@@ -69,7 +69,7 @@ def test_a_put_waits_for_the_oldest_of_them(open_store: OpenStore, root: Path) -
 def test_after_a_while_it_is_refused(
     open_store: OpenStore, monkeypatch: pytest.MonkeyPatch, batch: bool
 ) -> None:
-    monkeypatch.setattr(dispatcher, "PATIENCE_S", 0.01)
+    monkeypatch.setattr(dispatcher, "PUT_WAIT_S", 0.01)
     store = open_store()
     store.put(Message("old", b"1"))
     assert store.wait_dispatched(PATIENCE_S)
@@ -91,7 +91,7 @@ def test_after_a_while_it_is_refused(
 
 
 def test_so_it_is_with_light_queues(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dispatcher, "PATIENCE_S", 0.01)
+    monkeypatch.setattr(dispatcher, "PUT_WAIT_S", 0.01)
     with Store.open(tmp_path / "store", small_config(light_queues=True, log=1 << 16)) as store:
         store.put(Message("old", b"1"))
         assert store.wait_dispatched(PATIENCE_S)
@@ -169,7 +169,7 @@ class TestBytes:
     def test_a_batch_waits_for_dispatch_only_for_a_while(
         self, store: Store, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(dispatcher, "PATIENCE_S", 0.01)
+        monkeypatch.setattr(dispatcher, "PUT_WAIT_S", 0.01)
         with nothing_dispatched(store):
             for number in range(5):
                 store.put_batch([Message("T", b"%d" % number)])

@@ -1,9 +1,9 @@
 """The one table of permissions: what each request requires, by its code.
 
 The module cannot be imported if a request to a server has no row, and requests with other codes are
-refused. The needs of a row are computed from the names in the
-request. Where a request names a record instead of a topic (33, 36, 37, 309, 323), its handler asks
-the caller for the topic of the record that it has found.
+refused. The needs of a row are computed from the names in the request. If a request names a record
+instead of a topic (33, 36, 37, 309, 323), its handler checks the permission for the topic of the
+record that it has found.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Write the lists of request codes in ``docs/compatibility.md`` from the rows of the requests.
+"""The generator of the lists of request codes in ``docs/compatibility.md``.
 
 ``python -m firetrail.cli.compatibility_page docs/compatibility.md``
 """

@@ -1,4 +1,4 @@
-"""Write ``docs/configuration.md`` from the settings tables of store, broker, name server and TLS.
+"""The generator of ``docs/configuration.md`` from the tables of settings.
 
 ``python -m firetrail.cli.config_page docs/configuration.md``
 """

@@ -1,4 +1,4 @@
-"""Appending many messages to a store that is not in use, so that all or none become visible.
+"""Bulk appends to a store that is not in use: all of the messages become visible, or none.
 
 Records are written after the end of the log, except for the first eight bytes there (a record's
 size and magic, or the end mark of a file). While these are zeros the log ends before them, for

@@ -206,7 +206,7 @@ def test_a_broker_that_is_slow_during_a_promotion_is_waited_for(
     assert (result.code, result.err) == (0, "")
     slow = [SLAVE_STATUS, SLAVE_STATUS, replace(SLAVE_STATUS, step="opening the store")]
     monkeypatch.setattr(replica_promote, "ask_status", answering(slow))
-    monkeypatch.setattr(replica_promote, "PATIENCE_S", 0.05)
+    monkeypatch.setattr(replica_promote, "CHANGE_WAIT_S", 0.05)
     result = firetrail("replica", "promote", "a:1")
     assert result.code == 7
     assert (

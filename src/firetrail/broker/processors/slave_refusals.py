@@ -1,7 +1,7 @@
-"""The handlers of a slave.
+"""The handlers that refuse requests on a slave.
 
-Whatever changes messages or tables has to be sent to the master; the slave gets it from there. The
-table of requests says which codes these are, and how they are refused. Heartbeats and locks are
+Requests that change messages or tables belong to the master, from which the slave gets them. The
+table of requests lists their codes, and how they are refused. Heartbeats and locks are
 accepted, as in RocketMQ. Commits of offsets are passed on to the master
 (:mod:`firetrail.broker.replica.relay`), and so is what members of a group would refuse.
 """

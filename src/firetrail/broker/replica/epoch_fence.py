@@ -1,4 +1,4 @@
-"""Keeps a former master from accepting messages while another broker is the master.
+"""The fence that keeps a former master from accepting messages while another broker is the master.
 
 Every promotion begins an epoch with a larger number than all before, and a master registers with
 the number of its epoch (RocketMQ's ``stateVersion``). A master that learns of a larger number

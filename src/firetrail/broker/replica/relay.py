@@ -1,4 +1,4 @@
-"""Passes requests on to the master that clients have sent to a slave.
+"""The relay of requests from a slave to the master, for clients that have not noticed a change.
 
 After a change of the master, stock clients send to the former one until they ask a name server
 again, which can take 30 seconds. A slave of a group passes such requests on. Every slave does so

@@ -1,4 +1,4 @@
-"""Copies the tables of a master: what a broker keeps beside its commit log.
+"""Copies of the tables that a master keeps beside its commit log.
 
 The class has the name of RocketMQ's. Topics, groups, offsets, delays and request modes are asked
 for with the requests that Java slaves send. The tables save themselves as those of a master do, and

@@ -1,4 +1,4 @@
-"""Compares the users of a slave with those of its master, and takes over what it may know.
+"""The synchronization of users: a slave takes over those of its master that it may know.
 
 Commands about users go to every broker. One that was down meanwhile would keep a deleted user, and
 a promotion would make that the state of the group.

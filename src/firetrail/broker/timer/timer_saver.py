@@ -1,4 +1,4 @@
-"""Saving the progress of the timer: once a second, in a thread, and when the broker stops."""
+"""The saver of the timer's progress: once a second, in a thread, and when the broker stops."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ Exit codes:
 EXAMPLES = """\
   firetrail replica promote 10.0.0.3:10911
   firetrail replica promote 10.0.0.3:10911 --force --role SYNC_MASTER"""
-PATIENCE_S = 180.0
+CHANGE_WAIT_S = 180.0
 """The time that the command waits for the end of the change; the broker gives up earlier."""
 POLL_S = 0.1
 _ROLES = [BrokerRole.ASYNC_MASTER.value, BrokerRole.SYNC_MASTER.value]
@@ -168,7 +168,7 @@ async def _ask(client: RemotingClient, address: str) -> ReplicaStatus:
 
 
 async def _wait(client: RemotingClient, args: argparse.Namespace) -> ReplicaStatus:
-    deadline = SYSTEM.clock.monotonic() + PATIENCE_S
+    deadline = SYSTEM.clock.monotonic() + CHANGE_WAIT_S
     shown = ""
     while SYSTEM.clock.monotonic() < deadline:
         try:
@@ -189,7 +189,7 @@ async def _wait(client: RemotingClient, args: argparse.Namespace) -> ReplicaStat
         await asyncio.sleep(POLL_S)
     step = f", and is {shown}" if shown else ""
     raise _UnfinishedError(
-        f"{args.address} has not finished the change within {PATIENCE_S:g} s{step}; 'firetrail "
+        f"{args.address} has not finished the change within {CHANGE_WAIT_S:g} s{step}; 'firetrail "
         f"replica status {args.address}' shows its progress"
     )
 

@@ -50,7 +50,7 @@ changed."""
 EXAMPLES = """\
   firetrail replica recover-group 10.0.0.2:10911 10.0.0.3:10911 10.0.0.4:10911 --dry-run
   firetrail replica recover-group 10.0.0.2:10911 10.0.0.3:10911 --without 3 --yes --json"""
-PATIENCE_S = 60.0
+CHANGE_WAIT_S = 60.0
 """The time that the command waits until a lease that is not renewed has expired, and until the
 chosen member is the master."""
 POLL_S = 0.5
@@ -251,7 +251,7 @@ async def _send(client: RemotingClient, decision: _ChosenLog) -> None:
     """Send the decision. A lease that is not renewed has to expire first."""
     command = RemotingCommand(RequestCode.RECOVER_GROUP, decision.header.encode())
     address = decision.chosen.status.address
-    deadline = SYSTEM.clock.monotonic() + PATIENCE_S
+    deadline = SYSTEM.clock.monotonic() + CHANGE_WAIT_S
     while True:
         try:
             await client.ask(address, command)
@@ -266,15 +266,15 @@ async def _send(client: RemotingClient, decision: _ChosenLog) -> None:
 
 async def _wait(client: RemotingClient, address: str) -> None:
     """Wait until the chosen member is the master."""
-    deadline = SYSTEM.clock.monotonic() + PATIENCE_S
+    deadline = SYSTEM.clock.monotonic() + CHANGE_WAIT_S
     while SYSTEM.clock.monotonic() < deadline:
         status = await ask_status(client, address)
         if status.group is not None and status.group.holder == status.address:
             return
         await asyncio.sleep(POLL_S)
     raise FiretrailError(
-        f"the decision is in etcd, but {address} has not become the master within {PATIENCE_S:g} s;"
-        f" see 'firetrail replica status {address}'"
+        f"the decision is in etcd, but {address} has not become the master within"
+        f" {CHANGE_WAIT_S:g} s; see 'firetrail replica status {address}'"
     )
 
 

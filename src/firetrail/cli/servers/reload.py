@@ -1,4 +1,4 @@
-"""Reading the files of a running server again, after SIGHUP."""
+"""The reload of a running server's files after SIGHUP."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Waiting for brokers that cannot be reached, for example because they restart.
+"""Backoff: repeated calls to brokers that cannot be reached, for example because they restart.
 
 Calls that must not take effect twice are repeated only if they reached no broker.
 """

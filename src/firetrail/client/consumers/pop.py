@@ -1,4 +1,4 @@
-"""Popping messages from a broker, and acknowledging or keeping them by their receipts."""
+"""Pops of messages from a broker, and their acknowledgement by receipt."""
 
 from __future__ import annotations
 

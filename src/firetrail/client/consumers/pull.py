@@ -1,4 +1,4 @@
-"""Pulling messages from a queue."""
+"""Pulls of messages from a queue."""
 
 from __future__ import annotations
 

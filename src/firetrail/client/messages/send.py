@@ -1,4 +1,4 @@
-"""Sending messages: building the request, and reading the response."""
+"""Send requests of a client: the request is built, and the response is read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Writes records into a buffer: the mapping of a segment, or a write buffer.
+"""The encoder of records: it writes into the mapping of a segment, or into a write buffer.
 
 No other module encodes records. Their sizes are known before anything is written
 (:func:`record_size`, :func:`measure_batch`), so the caller decides where a record goes.

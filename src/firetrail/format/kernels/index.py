@@ -1,4 +1,4 @@
-"""Appends to an index file and follows its chains, directly in the mapped bytes."""
+"""Appends to an index file, and searches of its chains, directly in the mapped bytes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks the items of a client batch, and computes the sizes of their records."""
+"""Checks of the items of a client batch, and the sizes of their records."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Scans the records of a log range into a table, one row per record and one column per field.
+"""The scan of a log range into a table with one row per record and one column per field.
 
 The scan reads the fixed fields and properties of every record, but the body only to verify its
 checksum. It stops at the first byte that does not belong to a well-formed record, and returns the

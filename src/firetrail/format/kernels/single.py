@@ -1,4 +1,4 @@
-"""Reads one record at a time: its fields as Python values, and whether it has a key.
+"""Access to one record at a time: its fields as Python values, and whether it has a key.
 
 Both begin with the check of :mod:`~firetrail.format.kernels.scan`, so a record is accepted here
 exactly if a scan accepts it.

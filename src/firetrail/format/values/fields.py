@@ -1,4 +1,4 @@
-"""Packing and unpacking of a :class:`~firetrail.format.layout.Layout`; errors name the field."""
+"""The codec of a :class:`~firetrail.format.layout.Layout`; its errors name the field."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Gathers the fields of scanned records into the buffers of Arrow arrays.
+"""The conversion of scanned records to the buffers of Arrow arrays.
 
 A scan (:mod:`~firetrail.format.kernels.scan`) records the position of every field. Here numbers,
 bytes and text are copied from these positions to offsets and data, one column at a time and without

@@ -1,4 +1,4 @@
-"""Gathers keys into the buffers of Arrow lists.
+"""The conversion of keys to the buffers of Arrow lists.
 
 See :mod:`~firetrail.pipeline.kernels.arrow`. The number of items is only known after they are
 written, so the caller allocates the upper bound and trims the buffers to the returned sizes. The

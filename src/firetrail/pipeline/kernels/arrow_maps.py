@@ -1,4 +1,4 @@
-"""Gathers properties into the buffers of Arrow maps.
+"""The conversion of properties to the buffers of Arrow maps.
 
 Nearly all properties are plain: ASCII, each with a name and a value, and no name twice. They are
 copied in one pass. The others are parsed as Java parses them.

@@ -1,4 +1,4 @@
-"""Packs messages from the buffers of Arrow arrays as the items of a client batch."""
+"""The conversion of messages in Arrow arrays to the items of a client batch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Selects records of a scan by queue, topic, store time, tag and key.
+"""The selection of scanned records by queue, topic, store time, tag and key.
 
 A record is in a queue if the queue's unit at its queue offset points to it. Records of prepared and
 rolled back transactions have no unit.

@@ -1,4 +1,4 @@
-"""Classifies records by whether their fields determine all of their bytes.
+"""The classification of records by whether their fields determine all of their bytes.
 
 Almost all records are plain in this sense. An archive keeps the bytes of the others in addition to
 their fields: records with properties that readers drop, replace or skip, with text that is not

@@ -1,4 +1,4 @@
-"""Staging of rows for a store: tasks check and encode them into files, the driver appends these.
+"""Staged rows: tasks check and encode them into files, and the driver appends these to a store.
 
 A staged file is an Arrow stream of chunks: topic, queue id, and the items of a client batch
 (``format.batch``). The store writes these as records without decoding single messages again.

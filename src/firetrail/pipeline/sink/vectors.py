@@ -1,4 +1,4 @@
-"""Encoding of whole batches of rows, without Python code per row.
+"""Vectorized encoding of whole batches of rows, without Python code per row.
 
 This is the common case. Batches with delayed messages, values that a property cannot hold, or nulls
 in required columns are encoded row by row instead, which can also report the row that is wrong.

@@ -1,4 +1,4 @@
-"""Reading of a split into Arrow batches, inside a task and without Spark."""
+"""The reader of a split: it returns Arrow batches, inside a task and without Spark."""
 
 from __future__ import annotations
 

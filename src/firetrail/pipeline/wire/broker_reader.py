@@ -1,4 +1,4 @@
-"""Reading of ranges of brokers' queues into Arrow batches, inside a task and without Spark.
+"""The reader of ranges of brokers' queues: it returns Arrow batches, inside a task, without Spark.
 
 A broker returns few messages per answer (RocketMQ 32, or 8 if they are no longer in memory). So a
 range is requested in slices of that size, many at a time. Rows are still returned in the order of

@@ -1,4 +1,4 @@
-"""Sending of rows to brokers: they are encoded as for a store, and sent as client batches.
+"""The sender of rows to brokers: they are encoded as for a store, and sent as client batches.
 
 The batches of one queue are sent one after the other, those of different queues concurrently, so
 the rows of one task and queue keep their order. Each row may have an id, as the property

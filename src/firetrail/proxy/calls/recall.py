@@ -1,4 +1,4 @@
-"""RecallMessage: takes back a message that waits for its delivery time."""
+"""RecallMessage: a message that waits for its delivery time is taken back."""
 
 from __future__ import annotations
 

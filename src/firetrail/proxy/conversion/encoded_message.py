@@ -1,4 +1,4 @@
-"""Encodes the common message of a receive without objects of protobuf, in a fraction of the time.
+"""The encoder of the common message of a receive, several times as fast as protobuf's objects.
 
 The bytes mean the same as those of :func:`firetrail.proxy.conversion.delivered.delivered`. Messages
 with fields that few have are left to that function.

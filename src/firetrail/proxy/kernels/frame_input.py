@@ -1,4 +1,4 @@
-"""Cuts the bytes of a client into frames, and joins the frames of a block of headers."""
+"""The splitter of a client's bytes into frames; the frames of a block of headers are joined."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Decoding of typed headers from the text fields of a command."""
+"""The decoder of typed headers from the text fields of a command."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Cuts the bytes of a connection into frames."""
+"""The splitter of a connection's bytes into frames."""
 
 from __future__ import annotations
 

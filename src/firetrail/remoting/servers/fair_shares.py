@@ -26,7 +26,7 @@ _log = logging.getLogger(__name__)
 
 
 class ShareHolder(NamedTuple):
-    """Under which name something is counted.
+    """The name under which something is counted.
 
     Attributes:
         name: The user or the address, in the words of messages.

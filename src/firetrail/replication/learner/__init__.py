@@ -1,1 +1,1 @@
-"""Following a Java master in controller mode."""
+"""The replica of a Java master in controller mode."""

@@ -1,1 +1,1 @@
-"""Following a master: the check before, the state and the journal, and rewinding."""
+"""The replica: the check before it follows a master, its state, its journal, and the rewind."""

@@ -1,4 +1,4 @@
-"""Following a master: check, connect, check again, copy, and try again after a failure.
+"""The follower of a master: it checks, connects, checks again, copies, and retries after a failure.
 
 The checks (:mod:`firetrail.replication.replica.master_check`) are repeated after the connection to
 the HA port is open. If the master restarts afterwards, the connection ends. So no byte is copied

@@ -1,4 +1,4 @@
-"""Rewinding a replica to the last record that it has in common with a master.
+"""The rewind of a replica to the last record that it has in common with a master.
 
 A master that was replaced while replicas lagged has records that no other broker has. Before it can
 follow the new master it must remove them. The common point is found by bisection: request 33

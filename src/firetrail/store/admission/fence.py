@@ -1,4 +1,4 @@
-"""Until when the master of a group may acknowledge messages.
+"""The fence of a store: the time until which the master of a group may acknowledge messages.
 
 A closure of the gate is not enough for this. A process can be stopped for any time, and the first
 thing that it does afterwards may be to answer a request. So a put asks the clock.

@@ -1,4 +1,4 @@
-"""Waiting for messages to arrive in a queue."""
+"""The arrival of messages in a queue, and the readers that wait for it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Deriving units for the queues and entries for the index from a part of the log.
+"""The derivation of units for the queues and entries for the index from a part of the log.
 
 Deriving only reads; applying changes queues and index. The live dispatcher does one after the
 other. Work over much of the log (recovery, rebuilding) derives the next steps in a second thread

@@ -29,10 +29,10 @@ RELIEVED_S = 0.1
 HELP_S = 0.002
 """Maximum time of a step in a thread other than the dispatcher; creating queues takes time."""
 NEW_QUEUES_BEHIND_MAX = 128
-"""How many queues may wait to be created, with a message of each in the log.
+"""Maximum number of queues that have messages in the log and wait to be created.
 
-Creating a queue costs far more than putting its first message, so a put to yet another new queue
-has to wait.
+The creation of a queue costs far more than the put of its first message, so a put to one more new
+queue has to wait.
 """
 BEHIND_MAX = 64 << 20
 """Bytes of the log that may wait to be dispatched before puts are slowed down.
@@ -40,7 +40,7 @@ BEHIND_MAX = 64 << 20
 Batches wait then, and single puts that need more than room in the active file: at least one per
 32 MiB.
 """
-PATIENCE_S = 0.2
+PUT_WAIT_S = 0.2
 """Maximum time that a put, and its event loop, waits for the dispatcher."""
 DISK_FULL_PAUSE_S = 1.0
 """The time that dispatch waits for space before it retries."""
@@ -176,19 +176,19 @@ class Dispatcher:
             raise Busy(f"{NEW_QUEUES_BEHIND_MAX} new queues wait to be created; try again")
 
     def wait_if_far_behind(self) -> None:
-        """Return when at most BEHIND_MAX bytes wait to be dispatched, or after PATIENCE_S."""
+        """Return when at most BEHIND_MAX bytes wait to be dispatched, or after PUT_WAIT_S."""
         if self.behind > BEHIND_MAX:
             self._wait_while(lambda: self.behind > BEHIND_MAX)
 
     def _wait_while(self, holds: Callable[[], bool]) -> bool:
-        """Wait for the dispatcher while ``holds`` returns True; return False after PATIENCE_S.
+        """Wait for the dispatcher while ``holds`` returns True; return False after PUT_WAIT_S.
 
         A listener that puts messages does not wait, because dispatch waits for it.
         """
         if self._announcing == get_ident():
             return True
         clock = self._log.queue.system.clock
-        over_at = clock.monotonic() + PATIENCE_S
+        over_at = clock.monotonic() + PUT_WAIT_S
         while holds() and not self.starved:
             if clock.monotonic() > over_at:
                 return False

@@ -1,4 +1,4 @@
-"""Opening the index files of a store that is only read: unreadable files are reported."""
+"""The readable index files of a store that is only read; unreadable ones are reported."""
 
 from __future__ import annotations
 

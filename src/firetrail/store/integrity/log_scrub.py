@@ -1,4 +1,4 @@
-"""Reading the whole log of an open store in small steps, to find damage before a consumer does."""
+"""The scrub of an open store: it reads the log in small steps, to find damage before readers do."""
 
 from __future__ import annotations
 

@@ -37,10 +37,10 @@ COMPILED = cython.compiled
 
 
 CLOCK_STEP_BACK_MS_MAX = 60_000
-"""How far the clock may step back while store times stay at their last value.
+"""The largest step back of the clock after which store times stay at their last value.
 
-After a larger step they follow the clock; otherwise a clock that was once years ahead would date
-all later messages.
+After a larger step they follow the clock, because a clock that was once years ahead would otherwise
+date all later messages.
 """
 _STEP_BACK_MAX = cython.declare(cython.longlong, CLOCK_STEP_BACK_MS_MAX)
 

@@ -1,4 +1,4 @@
-"""Syncing appended messages, and waking the callers that wait for it.
+"""The flusher: it syncs appended messages, and wakes the callers that wait for it.
 
 One thread syncs the log. With SYNC_FLUSH it syncs whenever a caller waits: all callers that append
 while one sync is running share the next one. With ASYNC_FLUSH it syncs at intervals. With the

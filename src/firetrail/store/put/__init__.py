@@ -1,1 +1,1 @@
-"""Storing messages: checks, drafts and appends."""
+"""Puts: checks, drafts and appends of messages."""

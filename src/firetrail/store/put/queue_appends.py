@@ -1,4 +1,4 @@
-"""Appending to the log and numbering: new queues, delays, light queues and batches."""
+"""Numbered appends to the log: new queues, delays, light queues and batches."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The lives of a queue: a topic that was deleted and created again counts from 0 again.
+"""The generations of a queue: a topic that was deleted and created again counts from 0 again.
 
 The records of the former topic stay in the log until they expire. A reader of the log therefore
 meets the queue offsets of one life after those of another, and only the last life is in the queue.

@@ -74,9 +74,10 @@ class QueueTable:
         self.light_queues = 0
         """The number of light queues, which hold records of other topics."""
         self.known_extents: dict[QueueKey, QueueExtent] | None = None
-        """What queues hold that need not be opened to recover them; None if that is not known.
+        """The extents of queues that recovery need not open; None if they are not known.
 
-        After a clean stop the inventory says it, after an unclean one :meth:`leave_certain`."""
+        They are those of the inventory after a clean stop, and of :meth:`leave_certain` after an
+        unclean one."""
         self.lost: frozenset[QueueKey] = frozenset()
         """Queues that lack files and will be derived again; other code ignores them."""
         self.loaded: dict[QueueKey, ConsumeQueue] = {}

@@ -1,4 +1,4 @@
-"""Finding the end of the log, and bringing queues and index up to it.
+"""The recovery of a store: the end of the log is found, and queues and index are brought up to it.
 
 After a clean stop the end is known from the watermark or else from the queues; only the bytes after
 the last known record are read. After an unclean stop the log is scanned, including checksums, from
@@ -93,7 +93,7 @@ class Recovery:
         self._queues = queues
         self._index = index
         self.policy = policy
-        """What is derived; :meth:`run` adds what it finds out about the index."""
+        """The parts to derive; :meth:`run` adds its findings about the index."""
         self.generations = QueueGenerations()
         """The lives of the queues that :meth:`run` has derived."""
         self._check = check

@@ -1,4 +1,4 @@
-"""Deriving again what is missing: queues that lack files or units, and the index.
+"""The restoration of what is missing: queues that lack files or units, and the index.
 
 Theory of operation. Recovery repairs the *end* of queues and index, because a crash only affects
 what was not synced. It cannot see that a folder was deleted, a file was lost in a copy, or a Java

@@ -1,1 +1,1 @@
-"""Rebuilding, repairing, salvaging and copying stores."""
+"""The rebuild, repair, salvage and backup of stores."""

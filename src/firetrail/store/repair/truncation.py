@@ -1,4 +1,4 @@
-"""Ending the log of a closed store earlier, as a replica must whose master has another history.
+"""The truncation of a closed store's log, for a replica whose master has another history.
 
 The records that are removed are copied first, to a folder ``dropped-<time>`` in the store
 (:mod:`firetrail.store.evidence.dropped_records`). Then the store is marked as one that was not

@@ -1,4 +1,4 @@
-"""Deleting old messages: whole files of the log, oldest first, and what points into them.
+"""The deletion of old messages: whole files of the log, oldest first, and what points into them.
 
 A file is deleted when it has expired and it is time (at the configured hours, or when the disk
 fills up), or even unexpired while the disk is nearly full: the disk is measured before each such

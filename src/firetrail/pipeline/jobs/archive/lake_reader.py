@@ -1,4 +1,4 @@
-"""Reading a lake: exactly the files that its manifest lists, of whatever table format it is."""
+"""The reader of a lake: exactly the files that its manifest lists, in any table format."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Building blocks of Firetrail's HTML pages; each page is a single self-contained file."""
+"""The components of Firetrail's HTML pages; each page is a single self-contained file."""
 
 from __future__ import annotations
 

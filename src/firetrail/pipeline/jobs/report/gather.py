@@ -1,4 +1,4 @@
-"""Aggregation of a report's figures with Spark.
+"""The aggregation of a report's figures with Spark.
 
 Each query reads only the columns that it needs. The size of the results is limited by the number of
 queues, the classes of the plots, and the number of tags and keys shown.

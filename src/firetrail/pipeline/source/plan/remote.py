@@ -1,4 +1,4 @@
-"""Planning for archived segments in a remote file system, which has the log and no other files.
+"""The plan for archived segments in a remote file system, which has the log and no other files.
 
 Sizes come from the listing. The start of a record is searched for in a small piece of the file.
 Queues are those of the records in the log: a record is in its queue if it is neither prepared nor

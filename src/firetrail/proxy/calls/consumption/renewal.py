@@ -61,7 +61,7 @@ class RenewedMessage:
     """The number of the delivery, 1 for the first."""
     since_ms: int
     holder: ShareHolder
-    """Under which name it is counted."""
+    """The name under which it is counted."""
     renewals: int = 0
     failures: int = 0
     renewing: asyncio.Future[None] | None = None
