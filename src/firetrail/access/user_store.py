@@ -88,7 +88,7 @@ class UserStore:
         return users
 
     def has_changed(self) -> bool:
-        """Return whether the file has changed since it was read; it takes one look at the file."""
+        """Return whether the file has changed since it was read; this reads its status once."""
         return self._file.modified_ms() != self._read_ms
 
     def reload(self) -> bool:

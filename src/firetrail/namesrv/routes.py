@@ -39,7 +39,7 @@ RIVALS_MAX = 1_000
 NAME_MAX = 255
 """Characters of the name of a cluster or a broker, and of an address."""
 EXPIRY_MAX_S = 300.0
-"""The longest time without a sign of life that a broker can ask for."""
+"""The longest time without a heartbeat that a broker can ask for."""
 EXPIRY_S = 120.0
 """A broker that has sent nothing for this long is removed, unless it asks for another time."""
 

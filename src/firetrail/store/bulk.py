@@ -183,8 +183,8 @@ class BulkAppend:
     def add_record(self, record: GoodRecord) -> int:
         """Append a record of another store, changing only its offsets; return its queue offset.
 
-        A record that is in no queue keeps its queue offset. A record that begins a new life of its
-        queue does so here as well.
+        A record that is in no queue keeps its queue offset. A record that begins a new generation
+        of its queue does so here as well.
         """
         content = record.content
         size = len(content)

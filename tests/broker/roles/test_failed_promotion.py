@@ -275,7 +275,7 @@ async def test_a_master_accepts_messages_again_when_its_successor_has_given_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It was killed after its request, and follows again."""
-    monkeypatch.setattr(promotion, "LOOK_S", 0.02)
+    monkeypatch.setattr(promotion, "POLL_S", 0.02)
     async with pair(tmp_path) as (_, old, new):
         await old.ask(RequestCode.HAND_OVER, successor=new.broker.address)
         await until(lambda: not old.broker.store.refusal)
@@ -285,7 +285,7 @@ async def test_a_master_accepts_messages_again_when_its_successor_has_given_up(
 async def test_a_master_accepts_messages_again_when_its_successor_is_gone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(promotion, "LOOK_S", 0.02)
+    monkeypatch.setattr(promotion, "POLL_S", 0.02)
     monkeypatch.setattr(role_requests, "GONE_S", 0.1)
     async with pair(tmp_path) as (_, old, new):
         await new.broker.stop()

@@ -16,7 +16,7 @@ from tests.client.clusters import until
 from firetrail.broker.broker import Broker
 from firetrail.broker.config import BrokerConfig
 from firetrail.broker.roles import failover
-from firetrail.broker.roles.failover import LOOK_S, Failover
+from firetrail.broker.roles.failover import POLL_S, Failover
 from firetrail.errors import ConfigError, StoreError
 from firetrail.remoting.messages.replica_bodies import ReplicaStatus
 from firetrail.remoting.wire.codes import RequestCode, ResponseCode
@@ -95,7 +95,7 @@ async def test_a_master_without_etcd_becomes_a_slave_and_the_master_again(tmp_pa
         group.cut_off(1)
         group.clocks[1].pushed_s += LEASE_S
         await until(lambda: group.members[1].role is BrokerRole.SLAVE)
-        await asyncio.sleep(2 * LOOK_S)  # long enough to change the role again
+        await asyncio.sleep(2 * POLL_S)  # long enough to change the role again
         assert group.members[1].role is BrokerRole.SLAVE
         group.endpoints[1].cut = False
         assert await group.master() == 1
@@ -155,7 +155,7 @@ async def test_a_member_with_an_empty_store_cannot_take_the_place_of_the_lost_on
         await until(lambda: "another store is member 2" in status_of(stranger).obstacle)
         group.cut_off(1)
         group.end_lease()
-        await asyncio.sleep(2 * LOOK_S)  # long enough to win, if it could
+        await asyncio.sleep(2 * POLL_S)  # long enough to win, if it could
         assert (stranger.role, status_of(stranger).epoch) == (BrokerRole.SLAVE, 0)
 
 

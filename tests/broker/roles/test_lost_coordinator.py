@@ -11,7 +11,7 @@ from tests.broker.groups import LAG_S, LEASE_S, BrokerGroup, broker_group, statu
 from tests.client.clusters import until
 from tests.replication.fake_etcd import Backup
 
-from firetrail.broker.roles.failover import LOOK_S
+from firetrail.broker.roles.failover import POLL_S
 from firetrail.remoting.messages.replica_bodies import GroupReport, ReplicaStatus
 from firetrail.remoting.wire.codes import RequestCode, ResponseCode
 from firetrail.replication.group import lease_keeper
@@ -47,7 +47,7 @@ def log_end(group: BrokerGroup, number: int) -> int:
 async def keeps_log(group: BrokerGroup, end: int, *members: int) -> None:
     """Check that members have the log up to an offset, also after the time to cut it."""
     await until(lambda: all(b.role is BrokerRole.SLAVE for b in group.members.values()))
-    await asyncio.sleep(2 * LOOK_S)  # long enough to elect a master and to cut a log
+    await asyncio.sleep(2 * POLL_S)  # long enough to elect a master and to cut a log
     assert all(broker.role is BrokerRole.SLAVE for broker in group.members.values())
     assert [log_end(group, number) for number in members] == [end] * len(members)
 
@@ -118,7 +118,7 @@ async def test_a_configured_master_that_was_away_does_not_create_a_lost_group(
         group.etcd.restore(Backup())
         one = await group.start(1)
         await until(lambda: doubts(group) == {1: StateConflict.LOST})
-        await asyncio.sleep(2 * LOOK_S)  # long enough to create the group, if it did
+        await asyncio.sleep(2 * POLL_S)  # long enough to create the group, if it did
         assert one.role is BrokerRole.SLAVE
         for number in (2, 3):
             await group.start(number)

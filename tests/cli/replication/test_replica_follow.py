@@ -171,7 +171,7 @@ def test_a_line_is_printed_only_if_it_changes(
 async def test_a_promotion_is_printed_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(replica_follow, "LOOK_S", 0)
+    monkeypatch.setattr(replica_follow, "POLL_S", 0)
     async with Broker.running(tmp_path, store=SMALL) as broker:
         for as_json in (False, True):
             watching = asyncio.create_task(_Watch(broker, as_json).run())

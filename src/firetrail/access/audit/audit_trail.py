@@ -57,7 +57,7 @@ _log = logging.getLogger(__name__)
 
 
 class EventKind(StrEnum):
-    """The kind of an event: what it is about."""
+    """The kind of an event, by its subject."""
 
     START = "start"
     STOP = "stop"
@@ -295,7 +295,7 @@ class AuditTrail:
             return
         try:
             self._file.append([_line(event) for event in events])
-        except Exception as error:  # whatever it is, the thread and the server go on
+        except Exception as error:  # the thread and the server continue after any error
             missed = lost + len(events) - (1 if lost else 0)
             with self._news:
                 self._lost += missed

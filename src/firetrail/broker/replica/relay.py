@@ -48,7 +48,7 @@ _log = logging.getLogger(__name__)
 
 
 class Relay:
-    """The way from a slave to its master for requests of clients."""
+    """Passes requests of clients from a slave to its master."""
 
     def __init__(
         self,

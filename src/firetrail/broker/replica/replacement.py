@@ -20,7 +20,7 @@ from firetrail.system import System
 LEASES_MAX = 3
 """For how many leases to wait until the master removes a member, after the time that a member may
 lag: one to elect a master, if the member was the master, and one in case of another failure."""
-LOOK_S = 1.0
+POLL_S = 1.0
 """The time to wait for a change of the group before the time is looked at again."""
 
 
@@ -106,7 +106,7 @@ class Replacement:
                     "than inSyncReplicas (2): start the other members, add one, or set "
                     "enableAutoInSyncReplicas=true"
                 )
-            view = self._look(view.revision, LOOK_S)
+            view = self._look(view.revision, POLL_S)
         return self._in_sync(view)
 
     def _set_aside(self) -> Path | None:

@@ -33,8 +33,8 @@ from firetrail.replication.replica.rewind import RewindPlan, rewind
 from firetrail.store.settings.config import BrokerRole
 from firetrail.system import System
 
-LOOK_S = 0.5
-"""Pause between two looks at a replica whose log may differ from the master's."""
+POLL_S = 0.5
+"""Pause between two checks of a replica whose log may differ from the master's."""
 RETRY_S, RETRY_MAX_S = 5.0, 60.0
 """Pause after a change of role, or a rewind, that failed. It doubles up to the longest one."""
 
@@ -193,7 +193,7 @@ class Failover:
             self._keeper.beat()
             try:
                 await self._adapt(self._keeper.status)
-                pause_s, self._retry_s = LOOK_S, RETRY_S
+                pause_s, self._retry_s = POLL_S, RETRY_S
                 self._reminders.forget()
             except Exception as error:
                 is_known = isinstance(error, FiretrailError)

@@ -56,8 +56,8 @@ from firetrail.store.settings.config import BrokerRole
 
 HANDOVER_S = 60.0
 """The time for which a master that hands over refuses messages while nothing else happens."""
-LOOK_S = 1.0
-"""Pause between two looks of a master that hands over at its successor."""
+POLL_S = 1.0
+"""Pause between two checks of the successor by a master that hands over."""
 LAG_MAX = 64 << 20
 """A replica that lags by more bytes than this is not promoted as planned: producers would wait."""
 MASTER_ROLES = (BrokerRole.ASYNC_MASTER.value, BrokerRole.SYNC_MASTER.value)
@@ -366,7 +366,7 @@ class Promotion:
         reachability, reminders = Reachability(now), Reminders(now)
         try:
             while now() < deadline and not reachability.is_gone:
-                await asyncio.sleep(min(LOOK_S, max(deadline - now(), 0)))
+                await asyncio.sleep(min(POLL_S, max(deadline - now(), 0)))
                 status = await try_ask_status(
                     client, successor, reminders=reminders, reachability=reachability
                 )

@@ -36,7 +36,7 @@ WAKE_SLICE = 200
 
 NOBODY = unknown_holder("")
 ANY_OFFSET = -1
-"""The offset of a request that every arrival wakes, because it has to look for itself."""
+"""The offset of a request that every arrival wakes, because it has to check its queues itself."""
 
 
 class WakeOutcome(Enum):

@@ -29,7 +29,7 @@ _log = logging.getLogger(__name__)
 
 
 class TypeConflicts:
-    """Logs some of such messages, by topic.
+    """Logs some of the reported messages, by topic.
 
     Args:
         monotonic: returns a time in seconds that never goes back.

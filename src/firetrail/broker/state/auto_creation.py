@@ -13,7 +13,7 @@ BURST = 10_000
 
 
 class AutoCreation:
-    """Decides whether one more may be created.
+    """Decides whether another topic or group may be created.
 
     Args:
         code: The code of a refusal: that of a request for something that does not exist.

@@ -26,7 +26,7 @@ from firetrail.store.broker_store import BrokerStore
 from firetrail.system import System
 
 LOGGED_MAX = 20
-"""Maximum number of overruns that a start logs one by one; the others are counted."""
+"""Maximum number of excess positions that a start logs one by one; the others are counted."""
 
 Overshoot = Callable[[str, int, int], int | None]
 """Returns the end of a queue that ends before a queue offset; None if the queue reaches that far,
@@ -128,7 +128,7 @@ def drop_orders(
 
 
 def log_excess_positions(excess: list[ExcessPosition]) -> None:
-    """Log a line for each of the first overruns, and one for the rest."""
+    """Log a line for each of the first positions, and one for the rest."""
     for position in excess[:LOGGED_MAX]:
         _log.warning("%s", position)
     if len(excess) > LOGGED_MAX:

@@ -23,7 +23,7 @@ from firetrail.system import SYSTEM
 DESCRIPTION = """\
 Replace a damaged member of a cluster that 'firetrail cluster up' runs: stop it, wait until the
 group does not count on it any more, move its store aside, and let it copy everything from the
-master. The other members go on meanwhile.
+master. The other members continue meanwhile.
 
 If the command is interrupted, run it again. The member is started all the same.
 
@@ -33,7 +33,7 @@ STOP_S = 60.0
 """The time that the process of the member may take to stop."""
 FOLLOW_S = 60.0
 """The time to wait until the member follows."""
-LOOK_MS = 200
+POLL_MS = 200
 CONNECT_S = 1.0
 _FOLLOWS = (MemberState.IN_SYNC, MemberState.CATCHING_UP)
 
@@ -88,7 +88,7 @@ def _stop(member: LocalMember) -> None:
             with suppress(ProcessLookupError):
                 os.kill(process, signal.SIGTERM)
             asked = process
-        clock.sleep_ms(LOOK_MS)
+        clock.sleep_ms(POLL_MS)
 
 
 def _is_open(address: str) -> bool:
@@ -107,5 +107,5 @@ def _follows(member: LocalMember) -> bool:
         found = asyncio.run(ask_members({member.number: member.address})).members
         if any(each.number == member.number and each.state in _FOLLOWS for each in found):
             return True
-        SYSTEM.clock.sleep_ms(LOOK_MS)
+        SYSTEM.clock.sleep_ms(POLL_MS)
     return False

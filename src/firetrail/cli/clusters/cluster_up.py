@@ -50,8 +50,8 @@ EXAMPLES = """\
   firetrail cluster up shop --port 20911 --namesrv-port 19876 --etcd-port 22379 --json"""
 MEMBERS_DEFAULT, MEMBERS_MIN, MEMBERS_MAX = 3, 2, 9
 PORT_DEFAULT, NAMESRV_DEFAULT, ETCD_DEFAULT = 10911, 9876, 12379
-LOOK_S = 0.2
-"""Pause between two looks whether the servers run."""
+POLL_S = 0.2
+"""Pause between two checks whether the servers run."""
 SAY_S = 30.0
 """The time after which the command says what a start waits for, and the pause until it says it
 again."""
@@ -169,7 +169,7 @@ async def _start(
     etcd.start()
     while not await asyncio.to_thread(_is_healthy, cluster.etcd):
         etcd.check()
-        await asyncio.sleep(LOOK_S)
+        await asyncio.sleep(POLL_S)
     etcd.settle()
     host, port = split_address(cluster.name_server)
     name_server = NameServer(NameServerConfig(bind_address=host, listen_port=port))
@@ -222,7 +222,7 @@ async def _until_complete(cluster: LocalCluster, members: dict[int, ServerProces
         if clock.monotonic() >= say_at:
             say_at = clock.monotonic() + SAY_S
             say(f"waiting for the members: {states.summary}")
-        await asyncio.sleep(LOOK_S)
+        await asyncio.sleep(POLL_S)
 
 
 async def _states(cluster: LocalCluster) -> GroupStates:

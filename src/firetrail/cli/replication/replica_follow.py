@@ -59,8 +59,8 @@ EXAMPLES = """\
   firetrail replica copy --of 127.0.0.1:10911 --port 0 --json"""
 RETRY_S, RETRY_MAX_S = 0.5, 30.0
 """The first and the longest pause before a master that does not answer is asked again."""
-LOOK_S = 0.5
-"""Pause between two looks at the progress."""
+POLL_S = 0.5
+"""Pause between two checks of the progress."""
 SHOW_S = 2.0
 """Pause between two lines of progress."""
 _BROKEN = (FollowerState.STUCK, FollowerState.DIVERGED)
@@ -270,7 +270,7 @@ class _Watch:
     async def run(self) -> None:
         """Watch for ever."""
         while True:
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(POLL_S)
             if self._broker.replica is not None:
                 self._look(self._broker.replica)
             else:

@@ -18,7 +18,7 @@ PAUSE_S, PAUSE_MAX_S = 1.0, 30.0
 STEADY_S = 60.0
 """A process that has run for this long begins with the first pause again."""
 HELD_POLL_S = 0.2
-"""Pause between two looks whether a server may be started again."""
+"""Pause between two checks whether a server may be started again."""
 STOP_S = 60.0
 """The time that a process may take to end after SIGTERM."""
 

@@ -105,7 +105,7 @@ class RecordSelector:
     def of_log(
         cls, store: str, queues: QueueSet | None, wanted: RowSelection, start: int, end: int
     ) -> RecordSelector:
-        """Return a chooser for the records from ``start`` up to ``end``, whose units it reads."""
+        """Return a selector for the records from ``start`` up to ``end``, whose units it reads."""
         if queues is None or not queues.file_size:
             ranges = None if queues is None else list(queues.ranges)
             return cls(ranges, b"", wanted, has_units=False)
@@ -125,7 +125,7 @@ class RecordSelector:
     def of_units(
         cls, part: QueueRange, begin: int, end: int, units: bytes, wanted: RowSelection
     ) -> RecordSelector:
-        """Return a chooser for the records that some units of a range point to."""
+        """Return a selector for the records that some units of a range point to."""
         found = QueueRange(part.topic, part.queue_id, begin, end)
         return cls([found], units, wanted, has_units=True)
 

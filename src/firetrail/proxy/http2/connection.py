@@ -145,7 +145,7 @@ class Http2Connection:
             self._input.unfinished_since = now
 
     def ping(self) -> None:
-        """Ask the client for a sign of life."""
+        """Ping the client, so that it shows that it is alive."""
         self.output.add(frames.ping(bytes(8)))
 
     def go_away(self) -> None:

@@ -21,7 +21,7 @@ REMEDY = "'firetrail replica recover-group' with the addresses of all members sh
 
 
 class StateConflict(StrEnum):
-    """The kind of doubt for which a state is refused. Status and scripts rely on the values."""
+    """The reason for which a state is refused. Status and scripts rely on the values."""
 
     LOST = "coordinator-lost"
     """The engine has no group, but members have seen one."""
@@ -40,7 +40,7 @@ class Refusal:
     """The refusal of a state.
 
     Attributes:
-        doubt: The kind.
+        doubt: The reason, as a kind.
         reason: The whole sentence, with the remedy.
     """
 

@@ -37,7 +37,7 @@ from firetrail.store.settings.config import BrokerRole
 from firetrail.system import System
 
 STEP_S = 0.1
-"""Pause between two looks at what there is to do."""
+"""Pause between two rounds of work."""
 RETRY_S = 0.5
 """Pause after a request that failed, and between two watches."""
 WATCHES_PER_TTL = 2

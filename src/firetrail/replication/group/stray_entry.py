@@ -19,7 +19,7 @@ _log = logging.getLogger(__name__)
 
 
 class StrayEntry:
-    """Deletes such an entry when it was there for the time of a lease."""
+    """Deletes a stray entry that has existed for the time of a lease."""
 
     def __init__(self, coordinator: Coordinator, ttl_s: float) -> None:
         """Prepare.

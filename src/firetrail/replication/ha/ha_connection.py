@@ -8,7 +8,7 @@ producer that waits for that replica. Therefore three parties share one socket:
 
 - The *reader* thread checks the peer (TLS, address), starts the sender, and takes the first report.
   Without TLS and with an event loop it then leaves reading to the loop, and only watches for
-  silence. Otherwise it goes on reading.
+  silence. Otherwise it continues to read.
 - The *sender* thread sends whatever takes time: the past of the log, the rest of a transfer that
   the loop could not finish, everything that flow control delays, heartbeats and late confirmations.
 - The *event loop* reads reports as they come, and sends what was put in the current iteration, if

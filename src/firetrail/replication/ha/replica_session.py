@@ -24,7 +24,7 @@ from firetrail.store.log.replica_acks import NO_MEMBER
 
 
 class Introduction(NamedTuple):
-    """The agreement of a replica with a Firetrail master.
+    """The introduction of a replica to a Firetrail master.
 
     Attributes:
         confirm: Called with the offset before which the replica may show its log.

@@ -43,7 +43,7 @@ class LearnerSession(ReplicaSession):
     """Follows a master in controller mode over one connection.
 
     Until the master has answered the handshake, :attr:`is_ready` is False. The caller then compares
-    the logs, and goes on with the session only if the master's continues the replica's.
+    the logs, and continues the session only if the master's continues the replica's.
     """
 
     def __init__(

@@ -11,7 +11,7 @@ from firetrail.store.dispatch.dispatcher import Dispatcher
 CATCH_UP_S = 1.0
 """The time that a read waits, at most, until messages that were put before it are dispatched."""
 CHECK_S = 0.001
-"""The pause between two looks at the position of the dispatcher while requests wait."""
+"""The pause between two checks of the position of the dispatcher while requests wait."""
 
 
 class _DispatchWait(NamedTuple):

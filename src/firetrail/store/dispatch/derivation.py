@@ -134,9 +134,9 @@ class Step:
         True before all is done.
 
         If queues are ``rebuilding``, the range may begin before what they have and may contain
-        several lives of a queue: see :func:`_enters`. A replica that is ``copying`` a log meets a
-        new life when its master has created a topic again. A queue that lacks the messages before
-        those of a run stays as it is if ``leaves_out`` returns True.
+        several generations of a queue: see :func:`_enters`. A replica that is ``copying`` a log
+        meets a new generation when its master has created a topic again. A queue that lacks the
+        messages before those of a run stays as it is if ``leaves_out`` returns True.
         """
         while self._run < len(self.runs):
             if is_over is not None and is_over():
@@ -178,9 +178,9 @@ def note_runs(runs: Iterable[DerivedRun], generations: QueueGenerations) -> None
 
 
 def _enters(queue: ConsumeQueue, run: DerivedRun) -> bool:
-    """Make room for a new life of a queue; return whether the run is new to the queue.
+    """Make room for a new generation of a queue; return whether the run is new to the queue.
 
-    A run before the record of the last unit is in the queue, or was dropped when a new life
+    A run before the record of the last unit is in the queue, or was dropped when a new generation
     began.
     """
     last = queue.last_unit
@@ -319,7 +319,7 @@ class Deriver(Derivation):
         self._index = index
         self._unfinished: Step | None = None
         self.generations = QueueGenerations()
-        """The lives of the queues that :meth:`steps` has derived."""
+        """The generations of the queues that :meth:`steps` has derived."""
 
     def step(
         self,

@@ -103,8 +103,8 @@ def _count(
 ) -> None:
     """Count a message that can be read, which its queue may not have had yet.
 
-    If it begins a new life of its queue, only the messages that the queue is ``known`` to have
-    count before it.
+    If it begins a new generation of its queue, only the messages that the queue is ``known`` to
+    have count before it.
     """
     key, number = (record.topic, record.queue_id), record.queue_offset
     queue = queues.get(key)

@@ -315,7 +315,7 @@ class ConsumeQueue:
         except StoreClosedError:
             if segment in self.files.segments:
                 raise
-            # Otherwise a new life of the queue has begun meanwhile, without this file.
+            # Otherwise a new generation of the queue has begun meanwhile, without this file.
 
     def load(self, *, torn: bool = True) -> None:
         """Find the files and the end of the last one, the first unit that was never written.

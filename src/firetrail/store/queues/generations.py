@@ -1,7 +1,8 @@
 """The generations of a queue: a topic that was deleted and created again counts from 0 again.
 
 The records of the former topic stay in the log until they expire. A reader of the log therefore
-meets the queue offsets of one life after those of another, and only the last life is in the queue.
+meets the queue offsets of one generation after those of another, and only the last generation is in
+the queue.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ class TopicFacts(Protocol):
 
 
 def begins_new_life(number: int, end: int) -> bool:
-    """Return whether a message begins a new life of a queue that has ``end`` units.
+    """Return whether a message begins a new generation of a queue that has ``end`` units.
 
     Only number 0 does. Any other number that the queue has is a repetition: RocketMQ reuses
     numbers whose units a crash has removed, and the first message of each number counts.
@@ -78,7 +79,7 @@ class QueueGenerations:
     """Counts the messages of a log that its queues do not have.
 
     All units are passed to it in the order of the log, in runs of consecutive numbers. If the log
-    is damaged, ``beginnings`` tells where message 0 of the last life of a queue is or was.
+    is damaged, ``beginnings`` tells where message 0 of the last generation of a queue is or was.
     """
 
     def __init__(self, beginnings: Mapping[QueueKey, int] | None = None) -> None:
@@ -92,7 +93,7 @@ class QueueGenerations:
         self._repeated: Counter[QueueKey] = Counter()
 
     def note(self, key: QueueKey, number: int, length: int, first: int, newest: int) -> bool:
-        """Count a run, given its first and newest record; return whether a new life begins."""
+        """Count a run, given its first and newest record; return whether a generation begins."""
         end = self._ends.get(key, 0)
         is_new = begins_new_life(number, end) or (
             end > 0 and self._newest[key] < self._beginnings.get(key, -1) <= first

@@ -95,7 +95,7 @@ class Recovery:
         self.policy = policy
         """The parts to derive; :meth:`run` adds its findings about the index."""
         self.generations = QueueGenerations()
-        """The lives of the queues that :meth:`run` has derived."""
+        """The generations of the queues that :meth:`run` has derived."""
         self._check = check
         self._messages = 0
         self._last_record = -1

@@ -27,9 +27,9 @@ so that a half-built queue is never taken for a whole one.
 
 Two things that look like a loss are none. A *deleted topic* still has records in the log; the list
 of topics and the inventory say so (``Catalog``), and its queues are removed again if a run has
-derived them. A *new life* of a topic, deleted and created again, begins with number 0 in the
-middle of the log; :mod:`firetrail.store.queues.generations` tells the lives apart. A queue whose
-messages have all expired has no unit left, but its next message must not be number 0: the
+derived them. A *new generation* of a topic, deleted and created again, begins with number 0 in the
+middle of the log; :mod:`firetrail.store.queues.generations` tells the generations apart. A queue
+whose messages have all expired has no unit left, but its next message must not be number 0: the
 inventory keeps its number.
 """
 

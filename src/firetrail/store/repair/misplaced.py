@@ -221,7 +221,7 @@ class OrderCheck:
         queue.last = second.physical_offset
 
     def _accept(self, key: QueueKey, queue: _Queue, record: _Single) -> None:
-        """Accept a record: the messages before it are lost, or the queue begins a new life."""
+        """Accept a record: the messages before it are lost, or it begins a new generation."""
         self._note_gap(key, record, queue.next)
         queue.next, queue.last = record.number + 1, record.physical_offset
 
@@ -256,7 +256,7 @@ class OrderCheck:
 
 
 def _is_repeated(queue: _Queue, record: _Single) -> bool:
-    """Return whether a record has the number of the previous one; 0 may begin a new life."""
+    """Return whether a record has the number of the previous one; 0 may begin a new generation."""
     return 0 < record.number == queue.next - 1
 
 

@@ -50,7 +50,7 @@ class Numbering:
         """Record the new queue offset of a message."""
         runs = self._runs.setdefault(key, [])
         if new == 0:
-            runs.clear()  # a new life of the queue, whose readers know no offset of the former one
+            runs.clear()  # a new generation, whose readers know no offset of the former one
         if runs and (old, new) == (runs[-1].old + runs[-1].length, runs[-1].new + runs[-1].length):
             runs[-1] = runs[-1]._replace(length=runs[-1].length + 1)
         else:

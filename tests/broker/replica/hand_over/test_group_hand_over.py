@@ -17,7 +17,7 @@ from firetrail.broker.replica.hand_over import group_hand_over, succession
 from firetrail.broker.replica.hand_over.hand_over import HandOver
 from firetrail.broker.replica.replica_service import ReplicaService
 from firetrail.broker.roles import term_changes
-from firetrail.broker.roles.failover import LOOK_S
+from firetrail.broker.roles.failover import POLL_S
 from firetrail.broker.timer.timer_service import TimerService
 from firetrail.errors import NotReachedError, ReplicationError
 from firetrail.remoting.wire.codes import RequestCode, ResponseCode
@@ -234,7 +234,7 @@ async def test_members_with_full_disks_do_not_hand_over_to_each_other(
         epoch = status_of(group.members[1]).epoch
         full |= {"1", "2"}
         await until(lambda: status_of(group.members[2]).successor == 2)
-        await asyncio.sleep(2 * LOOK_S)  # long enough to take over, if it would
+        await asyncio.sleep(2 * POLL_S)  # long enough to take over, if it would
         assert status_of(group.members[1]).epoch == epoch
         full.discard("2")
         assert await group.master(other_than=1) == 2

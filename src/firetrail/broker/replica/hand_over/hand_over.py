@@ -41,7 +41,7 @@ RESTORE_S = 8.0
 """The time that a failed promotion waits for the former master to become the master again.
 Afterwards it is asked in the background."""
 RESTORE_PAUSE_S = 0.5
-"""Pause between two looks at a former master that is made the master again."""
+"""Pause between two checks of a former master that is made the master again."""
 POLL_S = 0.05
 TABLE_ATTEMPTS = 3
 

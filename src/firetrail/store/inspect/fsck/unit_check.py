@@ -190,7 +190,7 @@ class QueueCheck:
         return offset
 
     def _restart(self, record: int, expected: int) -> None:
-        """Begin a new life of the queue: the faults so far are about units that no longer exist."""
+        """Begin a new generation of the queue: the units with the faults so far are gone."""
         detail = (
             f"{self._folder}: message {expected - 1} is followed by message 0: the topic was "
             "deleted and created again"
