@@ -11,6 +11,7 @@ import os
 import shutil
 import signal
 from collections.abc import Awaitable, Callable, Sequence
+from errno import ENOSPC
 from pathlib import Path
 
 from tests.torture.cluster import (
@@ -287,9 +288,17 @@ async def _run_twin(cluster: Cluster) -> None:
 
 async def _fill_disk(cluster: Cluster, member: Member) -> None:
     path = member.folder / BALLAST
+    room = os.statvfs(member.folder)
+    size, step = 0, room.f_bavail * room.f_frsize
     with path.open("wb") as ballast:
-        room = os.statvfs(member.folder)
-        os.posix_fallocate(ballast.fileno(), 0, room.f_bavail * room.f_frsize)
+        while step >= room.f_frsize:
+            try:
+                os.posix_fallocate(ballast.fileno(), size, step)
+                size += step
+            except OSError as error:
+                if error.errno != ENOSPC:
+                    raise
+                step //= 2  # the member took some of it in between
     await asyncio.sleep(2 * _span(cluster))
     path.unlink()
 
