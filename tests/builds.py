@@ -1,7 +1,5 @@
 """Source trees to build distributions from, and the commands that build them."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Connections for arbitrary bytes."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress

@@ -4,8 +4,6 @@
 ``build/``; nothing is installed, and root is not needed.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """A store whose topics are deleted and created again, and a model of what consumers must see."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable, Iterable
 from pathlib import Path

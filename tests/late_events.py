@@ -7,8 +7,6 @@ A test that fails with this option depends on the speed of the machine. To look 
 event gets them depends on the machine.
 """
 
-from __future__ import annotations
-
 import random
 import selectors
 import time

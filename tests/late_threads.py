@@ -6,8 +6,6 @@ outcome depends on how quickly such a thread works fails often instead of once i
 Threads of the test itself, and those of other processes, are not delayed.
 """
 
-from __future__ import annotations
-
 import random
 import threading
 import time

@@ -5,8 +5,6 @@ system assigns a port, or by the tests in another process. So these ports are ou
 that the system assigns, and each process has a block of them for as long as it lives.
 """
 
-from __future__ import annotations
-
 import itertools
 import os
 import socket

@@ -1,7 +1,5 @@
 """Runs of pytest inside tests, with the settings and hooks of this repository."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -5,8 +5,6 @@ close, `eventually`. Time passes only when every thread waits, and then jumps to
 What a test sees between two such calls therefore never changes, and does not depend on the machine.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 

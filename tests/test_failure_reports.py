@@ -1,7 +1,5 @@
 """A run continues after failed tests that leave tasks with exceptions."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from tests.pytest_runs import run_tests

@@ -1,7 +1,5 @@
 """Coroutine tests and async fixtures that hang fail with a clear text."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path

@@ -4,8 +4,6 @@ Tests wait for conditions. Without a limit, a condition that never comes true wo
 instead of failing one test. ``@pytest.mark.time_limit(seconds)`` changes the limit of a test.
 """
 
-from __future__ import annotations
-
 import asyncio
 import functools
 import inspect

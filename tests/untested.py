@@ -1,7 +1,5 @@
 """The last lines of a run: tests that were skipped, with the reason, which names the remedy."""
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict
 
 import pytest

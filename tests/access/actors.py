@@ -1,7 +1,5 @@
 """Users, policies and signed requests for the tests of access control."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any

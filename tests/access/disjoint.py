@@ -4,8 +4,6 @@ Each claim that a client can present, such as a receipt or a client id, has atta
 and over gRPC. The page ``docs/design/threat-model.md`` lists the claims.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping

@@ -1,7 +1,5 @@
 """The table of claims in the threat model has attacks for each of its rows."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

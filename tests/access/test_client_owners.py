@@ -1,7 +1,5 @@
 """Client ids belong to the user who used them first."""
 
-from __future__ import annotations
-
 import pytest
 from tests.access.actors import credentials
 

@@ -1,7 +1,5 @@
 """Forged proofs and addresses in gRPC calls of a user without permission."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The guard: its texts, white lists, and what it makes of senders."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Forged proofs and addresses in remoting requests of a user without permission."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Every request that broker and name server answer, with every role."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path

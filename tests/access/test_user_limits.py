@@ -1,7 +1,5 @@
 """The limits of each user: connections, and rates of requests and bytes."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager

@@ -1,7 +1,5 @@
 """The answers to requests about users: passwords only where an operator has allowed them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import NamedTuple, cast
 

@@ -1,7 +1,5 @@
 """The users: changes, their file, and what is refused."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

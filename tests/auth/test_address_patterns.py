@@ -1,7 +1,5 @@
 """The address patterns of ACL 1.0: what each form matches, and what is not a pattern."""
 
-from __future__ import annotations
-
 import pytest
 
 from firetrail.auth.address_patterns import AddressPattern

@@ -1,7 +1,5 @@
 """A broker on free ports with a client that talks to it, for the tests of its parts."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path

@@ -4,8 +4,6 @@ Leases are long, so that a busy machine does not end one. Tests let time pass on
 member, and end leases in etcd.
 """
 
-from __future__ import annotations
-
 import json
 from base64 import b64decode, b64encode
 from collections.abc import AsyncIterator

@@ -1,7 +1,5 @@
 """Helpers that send and end half messages."""
 
-from __future__ import annotations
-
 import asyncio
 
 from tests.broker.brokers import Talk

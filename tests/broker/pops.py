@@ -1,7 +1,5 @@
 """Helpers that pop and acknowledge messages."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """A broker with access control, and requests that users sign."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A broker in a thread, and the fixture for pytest."""
 
-from __future__ import annotations
-
 import asyncio
 from pathlib import Path
 

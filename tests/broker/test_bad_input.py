@@ -1,7 +1,5 @@
 """Input with one mistake each: frames, codes, messages, offsets, clients."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import struct

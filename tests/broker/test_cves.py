@@ -1,7 +1,5 @@
 """Published attacks on RocketMQ and other brokers, replayed. Each test names its CVE."""
 
-from __future__ import annotations
-
 import json
 import zlib
 from pathlib import Path

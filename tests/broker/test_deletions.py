@@ -1,7 +1,5 @@
 """The queues of deleted topics are removed and never come back."""
 
-from __future__ import annotations
-
 import asyncio
 from pathlib import Path
 

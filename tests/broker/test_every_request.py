@@ -4,8 +4,6 @@ Every request that the broker answers is sent with every field that is read, and
 in turn. An answer with any code will do, except for an unexpected error, which would be logged.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import logging

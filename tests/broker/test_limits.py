@@ -1,7 +1,5 @@
 """Tables that clients can make a broker keep: each has a limit, and a refusal names it."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

@@ -1,7 +1,5 @@
 """The ports that a broker listens on, and the address that it tells clients to connect to."""
 
-from __future__ import annotations
-
 import socket
 from pathlib import Path
 

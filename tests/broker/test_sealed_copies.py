@@ -1,7 +1,5 @@
 """Messages that are stored again have exactly one checksum, that of the new record."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

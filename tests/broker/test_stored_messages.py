@@ -1,7 +1,5 @@
 """Outcomes of puts. Damaged internal records are skipped, and do not block others."""
 
-from __future__ import annotations
-
 import asyncio
 from pathlib import Path
 

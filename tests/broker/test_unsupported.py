@@ -1,7 +1,5 @@
 """Unsupported features in the settings and the folder of a Java broker."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -5,8 +5,6 @@ RocketMQ 4.9's sends a message to a store with SYNC_FLUSH while another one's pu
 profiler sees calls of Python functions only, so the kernels have to be uncompiled.
 """
 
-from __future__ import annotations
-
 import json
 import socket
 import struct

@@ -1,7 +1,5 @@
 """Running the command in this process, and a cluster for it."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

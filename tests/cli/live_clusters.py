@@ -1,7 +1,5 @@
 """Clusters for tests of the commands that talk to one, and commands as processes."""
 
-from __future__ import annotations
-
 import asyncio
 import subprocess
 import sys

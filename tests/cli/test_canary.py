@@ -8,8 +8,6 @@ What Spark shows is searched in ``tests/pipeline/wire/test_access.py`` and
 password of etcd are in ``test_canary_processes.py``.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import os

@@ -4,8 +4,6 @@ Name server, broker, replica and proxy get users, credentials, keys with passwor
 for etcd. None of these may be shown by an answer, a log, an error or a command line.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import logging

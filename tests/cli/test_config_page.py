@@ -1,7 +1,5 @@
 """The reference page is generated from the settings tables."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Pages of zeros in queue and index files: readers notice them, fsck finds and repairs them."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Iterator
 from pathlib import Path

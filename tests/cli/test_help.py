@@ -1,7 +1,5 @@
 """The texts of ``--help``: every command and every argument has one, in one style."""
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Iterator
 

@@ -1,7 +1,5 @@
 """Errors of the commands that talk to a cluster."""
 
-from __future__ import annotations
-
 import socket
 import threading
 from contextlib import suppress

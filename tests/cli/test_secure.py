@@ -1,7 +1,5 @@
 """``firetrail up --secure``: certificates and a first user, and clients that use them."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

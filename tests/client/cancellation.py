@@ -1,7 +1,5 @@
 """Cancels a coroutine at its n-th suspension, and checks what it leaves."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator

@@ -1,7 +1,5 @@
 """A cluster for the tests of clients, in the same process."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager

@@ -4,8 +4,6 @@ Acknowledged messages are stored once and in order. The client stays usable or i
 task or connection is left. The calls of consumers are in ``test_cancelled_consumers.py``.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Coroutine
 from contextlib import suppress

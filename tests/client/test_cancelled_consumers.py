@@ -1,7 +1,5 @@
 """The calls of consumers, cancelled at every await: every message is delivered, in order."""
 
-from __future__ import annotations
-
 import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Coroutine

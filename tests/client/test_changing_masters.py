@@ -1,7 +1,5 @@
 """Clients while the master of a broker is being replaced: they wait for the next one."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path

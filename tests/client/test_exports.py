@@ -1,7 +1,5 @@
 """Everything that a program needs is exported from ``firetrail.client``, and documented."""
 
-from __future__ import annotations
-
 import builtins
 import inspect
 import re

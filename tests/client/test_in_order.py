@@ -1,7 +1,5 @@
 """Consumption in order, against Firetrail's broker."""
 
-from __future__ import annotations
-
 import asyncio
 from collections import Counter, defaultdict
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Consumers of several brokers, of which some are down: the others are not affected."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import tempfile

@@ -1,7 +1,5 @@
 """Clients that reconnect to a broker which has restarted and does not know them."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator
 

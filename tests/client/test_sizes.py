@@ -1,7 +1,5 @@
 """The size limits of messages, and their compression."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """The synchronous clients: in several threads, beside an event loop, after a fork, at the exit."""
 
-from __future__ import annotations
-
 import asyncio
 import inspect
 import subprocess

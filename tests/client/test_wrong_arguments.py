@@ -3,8 +3,6 @@
 They are refused at once, before anything is sent, with an error that names the argument.
 """
 
-from __future__ import annotations
-
 import asyncio
 import inspect
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """A broker in a simulated world, without sockets: requests go directly to its handlers."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Coroutine, Mapping, Sequence
 from typing import Any, cast

@@ -1,7 +1,5 @@
 """A broker is used in every way, and the power goes at every operation on its files."""
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 import random

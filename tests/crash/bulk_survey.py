@@ -7,8 +7,6 @@ appended again, as a job does that is run again. Appends that were committed are
 are accepted, and in the end every message is stored once.
 """
 
-from __future__ import annotations
-
 import random
 import shutil
 from dataclasses import dataclass

@@ -9,8 +9,6 @@ acknowledged it. The request says whether the child kills itself (SIGKILL) befor
 on the file system, or the server kills it after some milliseconds.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import random

@@ -12,8 +12,6 @@ A sync that fails drops what it should have written, as Linux does: the pages co
 another sync succeeds without writing them.
 """
 
-from __future__ import annotations
-
 import mmap
 import os
 import random

@@ -5,8 +5,6 @@ zeros after the last record. Queues: a unit for each record that belongs in one,
 log, then zeros. Index: an entry for each key, found through its chain.
 """
 
-from __future__ import annotations
-
 import struct
 import zlib
 from collections.abc import Collection

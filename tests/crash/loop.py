@@ -1,7 +1,5 @@
 """An event loop in a simulated world: its time is the world's, its threads are the world's."""
 
-from __future__ import annotations
-
 import asyncio
 import selectors
 from collections.abc import Callable

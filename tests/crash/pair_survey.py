@@ -13,8 +13,6 @@ silent. Before each operation on either disk both disks are recorded. Of each mo
   the master of the same moment, until both logs are equal byte for byte (R3).
 """
 
-from __future__ import annotations
-
 import copy
 import random
 import shutil

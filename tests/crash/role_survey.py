@@ -5,8 +5,6 @@ log is not sent over a wire here (:mod:`tests.crash.pair_survey` does that): bot
 same log. After each crash both brokers start again, and settle a hand-over that was interrupted.
 """
 
-from __future__ import annotations
-
 import asyncio
 import random
 import shutil

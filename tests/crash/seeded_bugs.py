@@ -1,7 +1,5 @@
 """Seeded bugs: surveys of crashes must find each of them."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Iterable
 

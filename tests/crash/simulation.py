@@ -1,7 +1,5 @@
 """Lives of a store in a simulated world: run it, record it, crash it, look at what is left."""
 
-from __future__ import annotations
-
 import copy
 import itertools
 import os

@@ -5,8 +5,6 @@ was put or raises a FiretrailError, or it refuses to open and names the file. It
 data after the flipped bit, and never raises anything but a FiretrailError.
 """
 
-from __future__ import annotations
-
 import random
 from collections import Counter
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Seeded bugs of the broker: its surveys must catch each, as those of the store do."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from typing import Any

@@ -5,8 +5,6 @@ A ledger records every answer. A broker is started on each image that a crash le
 with the ledger; some crash again, while they start and after new requests.
 """
 
-from __future__ import annotations
-
 import random
 
 import pytest

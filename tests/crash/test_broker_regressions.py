@@ -1,7 +1,5 @@
 """Bugs that the surveys of the broker have found, each in the fewest steps that show it."""
 
-from __future__ import annotations
-
 import asyncio
 import errno
 from collections.abc import Iterator

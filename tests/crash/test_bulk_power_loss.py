@@ -3,8 +3,6 @@
 Then with one thing wrong each: the survey must catch every one.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 from functools import partial

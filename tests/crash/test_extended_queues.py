@@ -1,7 +1,5 @@
 """Extended units survive power losses with their units, and the survey catches seeded bugs."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 from functools import partial

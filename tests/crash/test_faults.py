@@ -6,8 +6,6 @@ there can be read, and after a power loss the promises hold: with a failed sync 
 should have written count as clean and are lost, so that a second one would succeed for nothing.
 """
 
-from __future__ import annotations
-
 import errno
 import itertools
 import os

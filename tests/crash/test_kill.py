@@ -5,8 +5,6 @@ The other kills before the first, the second, ... operation on the file system o
 until a run ends without meeting its kill.
 """
 
-from __future__ import annotations
-
 import itertools
 import random
 import shutil

@@ -4,8 +4,6 @@ This is the score of the checks themselves. A mutant is a store with one thing w
 recovers its own crashes, under the same survey that the real store passes (``test_power_loss``).
 """
 
-from __future__ import annotations
-
 import errno
 import random
 from collections.abc import Callable

@@ -3,8 +3,6 @@
 All of it is simulated: the replica stops, says why, and goes on when the cause is gone.
 """
 
-from __future__ import annotations
-
 import errno
 import random
 from collections.abc import Callable

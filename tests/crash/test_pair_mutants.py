@@ -1,7 +1,5 @@
 """Seeded bugs of replication: the surveys of a master and its replica must catch each."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 from dataclasses import replace

@@ -3,8 +3,6 @@
 The wire is cut at any byte, goes silent and damages bytes, and the disk of the replica fills up.
 """
 
-from __future__ import annotations
-
 import random
 import shutil
 from pathlib import Path

@@ -7,8 +7,6 @@ messages found must be exactly the first ones that were put. Some images crash a
 recovered, and after new messages.
 """
 
-from __future__ import annotations
-
 import random
 
 import pytest

@@ -1,7 +1,5 @@
 """Bugs that the surveys have found, each in the fewest steps that show it."""
 
-from __future__ import annotations
-
 import errno
 import random
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Power cuts while missing queues and index files are derived again."""
 
-from __future__ import annotations
-
 import random
 import shutil
 from collections.abc import Callable

@@ -4,8 +4,6 @@ Every moment of the hand-over counts: the step-down of the master, the change of
 and their saved roles. Some crash a second time, while they settle the hand-over.
 """
 
-from __future__ import annotations
-
 import random
 from pathlib import Path
 from unittest.mock import patch

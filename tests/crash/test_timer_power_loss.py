@@ -5,8 +5,6 @@ they do with a broker. After a crash, every message that had to be on disk arriv
 early, and a recalled one never.
 """
 
-from __future__ import annotations
-
 import random
 
 import pytest

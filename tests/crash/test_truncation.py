@@ -1,7 +1,5 @@
 """Power cuts while a store is truncated: what is no longer in its log is in the copy."""
 
-from __future__ import annotations
-
 import random
 import shutil
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """A log in two folders survives power losses, and the survey catches seeded bugs."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 from functools import partial

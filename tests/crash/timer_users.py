@@ -1,7 +1,5 @@
 """Clients that mostly send messages with a delivery time."""
 
-from __future__ import annotations
-
 from tests.crash.broker_survey import Users
 
 

@@ -1,7 +1,5 @@
 """The guide *Three members in five minutes*, run as it is written, on ports of the tests."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

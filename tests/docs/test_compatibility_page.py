@@ -1,7 +1,5 @@
 """The table of request codes says what is true."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

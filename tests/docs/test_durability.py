@@ -1,7 +1,5 @@
 """The pages about durability count the seeded bugs, and name every part of ``make torture``."""
 
-from __future__ import annotations
-
 import re
 
 from tests.clone import ROOT

@@ -1,7 +1,5 @@
 """The settings of a group in the guide to replication are complete, and form a group."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from tests.broker.brokers import SMALL

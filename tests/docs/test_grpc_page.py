@@ -1,7 +1,5 @@
 """The guide to gRPC: its programs, run with RocketMQ's own client against a broker."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -3,8 +3,6 @@
 Public is what a front door exports: the modules that users import from.
 """
 
-from __future__ import annotations
-
 import ast
 import dataclasses
 import enum

@@ -1,7 +1,5 @@
 """The guide to testing: its fixture and test, as files that pytest runs."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """An ASGI application that runs in the event loop of a test, without a server."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping

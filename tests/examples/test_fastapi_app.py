@@ -1,7 +1,5 @@
 """The FastAPI example: its clients live as long as the application, which the test starts."""
 
-from __future__ import annotations
-
 import importlib.util
 from types import ModuleType
 

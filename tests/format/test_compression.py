@@ -1,7 +1,5 @@
 """Compressed bodies. The LZ4 and zstd ones are created with other libraries than they are read."""
 
-from __future__ import annotations
-
 import gzip
 import importlib
 import sys

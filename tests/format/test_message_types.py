@@ -1,7 +1,5 @@
 """The types of messages and topics."""
 
-from __future__ import annotations
-
 import pytest
 
 from firetrail.format.message_types import (

@@ -1,7 +1,5 @@
 """Decoding one record at a time: every field, and an error for every one that is wrong."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from struct import pack, pack_into
 

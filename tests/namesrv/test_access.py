@@ -1,7 +1,5 @@
 """A name server with access control: users of its own, and brokers that belong to a user."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 from collections.abc import AsyncIterator

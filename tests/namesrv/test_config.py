@@ -1,7 +1,5 @@
 """RocketMQ's ``namesrv.conf``."""
 
-from __future__ import annotations
-
 import pytest
 
 from firetrail.errors import ConfigError, MisspeltKeyError

@@ -1,7 +1,5 @@
 """Brokers with the same name and id: their remarks, and how often they are logged."""
 
-from __future__ import annotations
-
 import logging
 
 import pytest

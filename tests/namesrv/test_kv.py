@@ -1,7 +1,5 @@
 """The key-value store of a name server: values are durable before they are acknowledged."""
 
-from __future__ import annotations
-
 import asyncio
 import errno
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The limits of what brokers and clients can make a name server keep."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 

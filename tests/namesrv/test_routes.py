@@ -1,7 +1,5 @@
 """The tables of a name server, without a network."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

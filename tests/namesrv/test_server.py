@@ -1,7 +1,5 @@
 """A name server and its clients, over loopback."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import logging

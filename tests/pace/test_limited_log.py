@@ -1,7 +1,5 @@
 """Log lines that peers can cause."""
 
-from __future__ import annotations
-
 import logging
 
 import pytest

@@ -1,7 +1,5 @@
 """Repeated steps survive failures, which are logged at growing intervals."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import re

@@ -1,7 +1,5 @@
 """Reminders: what lasts is logged once, and then at growing intervals."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 import pytest

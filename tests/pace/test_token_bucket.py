@@ -1,7 +1,5 @@
 """Token buckets."""
 
-from __future__ import annotations
-
 from firetrail.pace.token_bucket import TokenBucket
 
 

@@ -5,8 +5,6 @@ by the tasks of the Spark job (here without Spark), repaired in place, and taken
 broker had closed or lost them.
 """
 
-from __future__ import annotations
-
 import shutil
 import tempfile
 from collections.abc import Iterable, Iterator

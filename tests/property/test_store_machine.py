@@ -9,8 +9,6 @@ After a kill the same folder is opened again; it has the contents of the page ca
 loss an image of the folder is opened that lacks some of the writes that were not synced.
 """
 
-from __future__ import annotations
-
 import random
 from typing import ClassVar
 

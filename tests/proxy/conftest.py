@@ -1,7 +1,5 @@
 """Fixtures for the tests of the gRPC service."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator
 
 import pytest

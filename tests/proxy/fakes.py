@@ -1,7 +1,5 @@
 """Calls and streams without a transport, and brokers without a store, for tests of the calls."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Any, TypeVar, cast

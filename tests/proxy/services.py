@@ -1,7 +1,5 @@
 """The calls that move messages, on a real broker in the same process, without a transport."""
 
-from __future__ import annotations
-
 import asyncio
 import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence

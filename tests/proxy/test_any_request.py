@@ -1,7 +1,5 @@
 """Any request with any metadata is answered with a code; none fails with an unexpected error."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Receives of messages whose count of deliveries is a number that only a producer would set."""
 
-from __future__ import annotations
-
 import logging
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A proxy on a real port, with clients that we did not write."""
 
-from __future__ import annotations
-
 import asyncio
 import ssl
 from collections.abc import AsyncIterator

@@ -1,7 +1,5 @@
 """A clock that the test sets."""
 
-from __future__ import annotations
-
 
 class Clock:
     """Returns ``now``, in seconds."""

@@ -1,7 +1,5 @@
 """The frames of a Java master in controller mode, and a session that sends them as it does."""
 
-from __future__ import annotations
-
 import socket
 import threading
 from collections.abc import AsyncIterator, Iterator, Sequence

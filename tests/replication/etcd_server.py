@@ -1,7 +1,5 @@
 """A real etcd in a process of its own; without etcd, tests that need it are skipped."""
 
-from __future__ import annotations
-
 import subprocess
 import time
 from collections.abc import Iterator, Sequence

@@ -1,7 +1,5 @@
 """Stores with an HA port, and stores that follow them, without brokers."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from collections.abc import Iterator

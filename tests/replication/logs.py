@@ -1,7 +1,5 @@
 """Logs in memory, and the content of real ones, for the tests of replication."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A master with a broker port that answers just what a replica asks, and an HA port."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The checks of live settings, by the name of the setting."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any

@@ -1,7 +1,5 @@
 """Everything that hands out messages refuses the same groups, topics and situations."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Callable
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """Spark finds the same damage, and reads the same other messages, in files and over brokers."""
 
-from __future__ import annotations
-
 import asyncio
 from pathlib import Path
 

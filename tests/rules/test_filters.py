@@ -4,8 +4,6 @@ Requests for tags compare hashes, as in RocketMQ, and clients compare the tags t
 filters are evaluated by brokers alone.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path

@@ -3,8 +3,6 @@
 The table of settings is the list: a setting that is declared live and has no check here fails.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from typing import Any

@@ -3,8 +3,6 @@
 Limits that differ on purpose are rows of their own, with the reason.
 """
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from random import Random

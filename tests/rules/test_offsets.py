@@ -1,7 +1,5 @@
 """The first, next and by-time offsets of a queue are the same, whichever way they are asked for."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """One table says how each put ends: the error, the code, and whether to try again."""
 
-from __future__ import annotations
-
 import pickle
 from pathlib import Path
 

@@ -3,8 +3,6 @@
 The oracle is the parsed mapping, by a parser of its own. Each way is fed the same table of texts.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import NamedTuple
 

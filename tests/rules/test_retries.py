@@ -4,8 +4,6 @@ A consumer sends a message back to the broker, or, if that fails, itself to the 
 gRPC service moves a message that it would have to deliver too often.
 """
 
-from __future__ import annotations
-
 import asyncio
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A slave that serves consumers answers them as its master does."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A message is stored, delayed and delivered alike, whichever way it takes in and out."""
 
-from __future__ import annotations
-
 import asyncio
 import gzip
 import zlib

@@ -1,7 +1,5 @@
 """A number, truth or delay means the same in broker.conf, on the command line and in Spark."""
 
-from __future__ import annotations
-
 import argparse
 import json
 from collections.abc import Callable, Mapping

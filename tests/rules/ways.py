@@ -1,7 +1,5 @@
 """One broker with all ways to it, which are fed with the same tables."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager

@@ -1,7 +1,5 @@
 """The division of the descriptors of a process."""
 
-from __future__ import annotations
-
 import pytest
 
 from firetrail.settings.descriptors import FILES_MOST, PER_FILE, connections_max, files_max

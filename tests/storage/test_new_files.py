@@ -1,7 +1,5 @@
 """Files whose names are made durable later."""
 
-from __future__ import annotations
-
 import errno
 import threading
 from pathlib import Path

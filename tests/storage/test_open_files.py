@@ -1,7 +1,5 @@
 """More files than may be open: some rest, and nothing is lost by it."""
 
-from __future__ import annotations
-
 import errno
 from collections.abc import Iterator
 from functools import partial

@@ -1,7 +1,5 @@
 """Segments in several folders: where new files go, and how existing ones are found."""
 
-from __future__ import annotations
-
 import errno
 import os
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Arguments of the public face: whole numbers or an error, limits, and stores that are dropped."""
 
-from __future__ import annotations
-
 import ast
 import gc
 import inspect

@@ -1,7 +1,5 @@
 """The lag of dispatch, in new queues and in bytes, and what a put does at its limit."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from collections.abc import Iterator

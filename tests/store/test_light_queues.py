@@ -1,7 +1,5 @@
 """Light queues: derived as Java does, kept by recovery, numbered on by puts."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Iterator
 from pathlib import Path

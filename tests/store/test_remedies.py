@@ -4,8 +4,6 @@ Each case damages a store, opens and uses it, and gets an error that names the d
 in a copy each: the file is put back; every command in the text is run.
 """
 
-from __future__ import annotations
-
 import re
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """A store whose log is in several folders: everything that works on a store works on it."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Stops that must not take long: the next opening derives what is left, and nothing is lost."""
 
-from __future__ import annotations
-
 import logging
 from pathlib import Path
 

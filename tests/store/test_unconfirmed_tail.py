@@ -1,7 +1,5 @@
 """The end of a log that replicas have not confirmed, over restarts and changes of role (R7)."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A certificate authority for tests."""
 
-from __future__ import annotations
-
 import ipaddress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A TLS 1.3 client that makes the server change its keys, again and again."""
 
-from __future__ import annotations
-
 import asyncio
 import hmac
 import ssl

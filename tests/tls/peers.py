@@ -1,7 +1,5 @@
 """A TLS client in memory, for tests of sessions."""
 
-from __future__ import annotations
-
 import ssl
 
 from firetrail.tls.tls_session import TlsSession

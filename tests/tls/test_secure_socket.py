@@ -1,7 +1,5 @@
 """Sockets with TLS: both directions at once, large transfers, and the end."""
 
-from __future__ import annotations
-
 import os
 import socket
 import ssl

@@ -5,8 +5,6 @@ the same round comes first with ``make torture SEED=<its seed>``. The exit code 
 failed, and 2 if the requested part cannot run on this machine.
 """
 
-from __future__ import annotations
-
 import argparse
 import logging
 import random

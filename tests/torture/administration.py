@@ -4,8 +4,6 @@ The promise: an acknowledged change is in the files. The topic or group exists w
 settings, or does not exist if it was deleted. A change without an answer may have happened or not.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Sequence
 from contextlib import AsyncExitStack

@@ -1,7 +1,5 @@
 """A clock that is set, and limits of descriptors and memory, under a broker that is used."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import resource

@@ -4,8 +4,6 @@ Every node has a namespace of its own. Packets are dropped on the bridge, in one
 both, for all ports or for one; connections stay open. The nodes do not notice it in any other way.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -4,8 +4,6 @@ The client is a :mod:`witness <tests.torture.witness>`, which shares nothing wit
 :mod:`tests.torture.cluster_faults` lists what happens to them.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import shutil

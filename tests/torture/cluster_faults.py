@@ -4,8 +4,6 @@ Each fault is a coroutine that does it, with random timing, and undoes it. After
 recover without an operator, unless the fault itself calls one.
 """
 
-from __future__ import annotations
-
 import asyncio
 import os
 import shutil

@@ -6,8 +6,6 @@ Markdown. Exit code 1: something was lost, or the group did not recover; 2: this
 network namespaces.
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import logging

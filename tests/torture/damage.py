@@ -5,8 +5,6 @@ what is wrong, or serves: messages as they were sent, or an error; topics, group
 they were saved last or the time before; and nothing but a FiretrailError is ever raised.
 """
 
-from __future__ import annotations
-
 import random
 import shutil
 from collections import Counter

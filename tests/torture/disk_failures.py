@@ -1,7 +1,5 @@
 """A disk that is full, and one that fails at the start, under a broker that is used."""
 
-from __future__ import annotations
-
 import asyncio
 import errno
 import os

@@ -5,8 +5,6 @@ offset again and again. The memory must stay within the limits, the honest clien
 and the memory must be free for the next attack.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import random

@@ -7,8 +7,6 @@ cannot produce such a history. What clients sent and read is checked as the hist
 queue (:mod:`tests.torture.history`).
 """
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 import signal

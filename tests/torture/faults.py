@@ -4,8 +4,6 @@ The library is compiled on first use, into a folder of its own for this machine.
 file with the tests, so rules that are set here take effect at once in a running process.
 """
 
-from __future__ import annotations
-
 import functools
 import hashlib
 import mmap

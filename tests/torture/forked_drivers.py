@@ -1,7 +1,5 @@
 """Drivers of jobs that are forked and killed: without Spark, a life costs milliseconds."""
 
-from __future__ import annotations
-
 import itertools
 import os
 import random

@@ -7,8 +7,6 @@ delayed, timed or transactional message was delivered twice. No offset goes back
 refused for longer than a second.
 """
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 import sys

@@ -9,8 +9,6 @@ product matters. A send without a positive answer may or may not have happened.
 answer. It needs Go.
 """
 
-from __future__ import annotations
-
 import fcntl
 import functools
 import hashlib

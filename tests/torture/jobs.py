@@ -5,8 +5,6 @@ and writes its output beside it. The outcome is checked by code that shares noth
 source equals sink by id.
 """
 
-from __future__ import annotations
-
 import json
 import shutil
 import uuid

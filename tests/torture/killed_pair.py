@@ -5,8 +5,6 @@ its files are read by code that shares nothing with the store: the log of the re
 acknowledged message and is a prefix of its master's log. In the end both logs are equal.
 """
 
-from __future__ import annotations
-
 import asyncio
 import random
 import sys

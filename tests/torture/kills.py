@@ -1,7 +1,5 @@
 """A broker under load that is killed again and again: at random, in recovery, while it stops."""
 
-from __future__ import annotations
-
 import asyncio
 import signal
 from collections import Counter

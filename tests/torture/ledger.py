@@ -5,8 +5,6 @@ computed from the number, so that a single altered byte is noticed. A violation 
 counted if the ledger is ``lenient``: a comparison of brokers needs the numbers.
 """
 
-from __future__ import annotations
-
 import random
 from collections import defaultdict
 from collections.abc import Collection, Mapping

@@ -4,8 +4,6 @@ They continue whatever happens to the broker, and record its answers in the ledg
 of use has its own module (:data:`USES`).
 """
 
-from __future__ import annotations
-
 import asyncio
 import random
 import time

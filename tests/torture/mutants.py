@@ -3,8 +3,6 @@
 ``python -m tests.torture.mutants <bug> up <arguments>`` is ``firetrail up`` with that bug.
 """
 
-from __future__ import annotations
-
 import asyncio
 import sys
 from collections import Counter

@@ -5,8 +5,6 @@ drops packets in one direction or in both, and connections stay open.
 :class:`Proxies` needs no rights, and closes the connections that it cuts.
 """
 
-from __future__ import annotations
-
 import asyncio
 import ctypes
 import os

@@ -7,8 +7,6 @@ was not committed is never seen. After a restart the broker asks only about tran
 was not acknowledged, until it knows the end.
 """
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections import Counter, defaultdict

@@ -5,8 +5,6 @@ left out, and none is delivered before an earlier one that failed and is retried
 back, the owner of the queue continues where it was.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Sequence
 from contextlib import AsyncExitStack

@@ -1,7 +1,5 @@
 """The outcome of a job, read by code that shares nothing with it: source equals sink by id."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path

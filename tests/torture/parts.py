@@ -1,7 +1,5 @@
 """The torments, by name; each run of ``make torture`` draws from them."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import random

@@ -4,8 +4,6 @@ Then they are run again: source must equal sink by id, whichever process was kil
 ``python -m tests.torture.pipeline JOB [WHO]`` kills one job on Spark at every place.
 """
 
-from __future__ import annotations
-
 import argparse
 import atexit
 import functools

@@ -9,8 +9,6 @@ after the message was not in ``consumerOffset.json`` yet. ``tests/broker/faults/
 checks that such messages are not redelivered either.
 """
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import Sequence

@@ -3,8 +3,6 @@
 Another broker with the same wire and files may take its place (``interop/tormented.py``).
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import os

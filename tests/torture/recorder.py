@@ -1,7 +1,5 @@
 """Producers and consumers of a group of brokers, which record everything they do."""
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 import time

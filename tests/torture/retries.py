@@ -6,8 +6,6 @@ message can be redelivered or become a dead letter more than once, because the a
 that sends it back can get lost.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Sequence
 from contextlib import AsyncExitStack

@@ -1,7 +1,5 @@
 """A broker under load in a folder of its own: every torment begins and ends with it."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence

@@ -6,8 +6,6 @@ most of the last third of the time must not exceed the most of the second third 
 room.
 """
 
-from __future__ import annotations
-
 import asyncio
 import os
 import shutil

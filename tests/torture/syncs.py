@@ -1,7 +1,5 @@
 """Syncs that fail or take long, under a broker that is used."""
 
-from __future__ import annotations
-
 import asyncio
 import errno
 import time

@@ -1,7 +1,5 @@
 """The checks of histories accept a history of one log, and catch one fault of each kind."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 

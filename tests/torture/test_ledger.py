@@ -1,7 +1,5 @@
 """The ledger of the torments detects every kind of violation, and raises or counts it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A short run of each torment; ``make torture`` runs them for as long as requested."""
 
-from __future__ import annotations
-
 import errno
 import logging
 from collections.abc import Awaitable, Iterator

@@ -1,7 +1,5 @@
 """The verdict on a ledger finds every kind of fault, and no fault where there is none."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from typing import Any

@@ -5,8 +5,6 @@ recall was acknowledged is never delivered. A recall without an answer is repeat
 then refuses it because the message is due, the message may be delivered or not.
 """
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections import Counter

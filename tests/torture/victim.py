@@ -6,8 +6,6 @@ driver for each: on the Spark whose gateway that is, or without Spark if there i
 costs milliseconds then. The answer is a line with its process id, and one with how it ended.
 """
 
-from __future__ import annotations
-
 import gc
 import logging
 import os

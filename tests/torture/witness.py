@@ -6,8 +6,6 @@ answered with a line of JSON: ``go`` (send), ``count`` (of acknowledged messages
 sending, read all queues, compare), ``end``.
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import itertools

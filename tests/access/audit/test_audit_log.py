@@ -1,7 +1,5 @@
 """The audit log: its events, its limits, its files, and what happens if it cannot be written."""
 
-from __future__ import annotations
-
 import errno
 import json
 import logging

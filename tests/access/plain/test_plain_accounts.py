@@ -1,7 +1,5 @@
 """The accounts of ACL 1.0: the same verdicts as RocketMQ's, from the decision of ACL 2.0."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

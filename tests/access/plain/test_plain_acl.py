@@ -1,7 +1,5 @@
 """The files of ACL 1.0: loading, following, and changing them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """YAML without surprises: text stays text, and nothing expands."""
 
-from __future__ import annotations
-
 import sys
 from typing import Any
 

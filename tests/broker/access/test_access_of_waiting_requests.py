@@ -1,7 +1,5 @@
 """Requests that wait for messages while their user loses a permission."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Requests that name a record: the topic of the record decides, not the one they claim."""
 
-from __future__ import annotations
-
 from tests.access.actors import acl
 from tests.broker.halves import PROPERTIES
 from tests.broker.secured import SEND, secured

@@ -1,7 +1,5 @@
 """The bytes that clients without credentials can make a broker keep: limited to a stated number."""
 
-from __future__ import annotations
-
 import asyncio
 from contextlib import AsyncExitStack
 

@@ -1,7 +1,5 @@
 """A broker with access control, over its ports: what is refused has no effect and shows nothing."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from pathlib import Path

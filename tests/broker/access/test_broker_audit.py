@@ -1,7 +1,5 @@
 """The audit log of a broker."""
 
-from __future__ import annotations
-
 import asyncio
 from pathlib import Path
 

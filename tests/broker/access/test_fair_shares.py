@@ -1,7 +1,5 @@
 """One user's share of what all users share: others still get in, and so does a super user."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator
 from itertools import count

@@ -1,7 +1,5 @@
 """A broker with the accounts of ACL 1.0, over its ports."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import logging

@@ -1,7 +1,5 @@
 """A user without permissions cannot tell topics and groups that exist from those that do not."""
 
-from __future__ import annotations
-
 from tests.broker.secured import secured
 
 from firetrail.access.rules import RULES

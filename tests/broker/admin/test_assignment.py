@@ -1,7 +1,5 @@
 """Assignment of queues by the broker, and the mode of consumption."""
 
-from __future__ import annotations
-
 import asyncio
 from pathlib import Path
 

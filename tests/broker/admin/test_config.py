@@ -1,7 +1,5 @@
 """Changes of settings while the broker runs."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path

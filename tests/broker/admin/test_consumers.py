@@ -1,7 +1,5 @@
 """Administration of consumers: resets and clones of offsets, and requests they answer."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Coroutine
 from typing import Any, TypeVar

@@ -1,7 +1,5 @@
 """Requests of tools for statistics, queue units, producers and forbidden groups."""
 
-from __future__ import annotations
-
 import asyncio
 from pathlib import Path
 

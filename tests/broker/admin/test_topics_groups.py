@@ -1,7 +1,5 @@
 """Administrative requests: topics, groups, settings, statistics and resets."""
 
-from __future__ import annotations
-
 import asyncio
 from pathlib import Path
 

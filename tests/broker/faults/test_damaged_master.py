@@ -3,8 +3,6 @@
 The replica has the record, so no acknowledged message is lost, and replication continues.
 """
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager

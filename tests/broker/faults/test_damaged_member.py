@@ -1,7 +1,5 @@
 """Members of a group with damaged records: others are elected first."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

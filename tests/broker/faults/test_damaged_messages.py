@@ -3,8 +3,6 @@
 A message is still served if only its unit in the queue is damaged, because the log has it.
 """
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A disk that fills up between two checks of it: clients get the code of a full disk, 14."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A killed broker loses no acknowledged message, and open pops are redelivered."""
 
-from __future__ import annotations
-
 import asyncio
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """Files of a store that are missing when its broker starts, after a stop and after a kill."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

@@ -6,8 +6,6 @@ oracle expects: every message that the damage did not hit, in order, under its o
 and new messages.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

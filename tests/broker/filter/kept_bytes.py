@@ -1,7 +1,5 @@
 """The memory that calls do not free, for tests of caches."""
 
-from __future__ import annotations
-
 import gc
 import tracemalloc
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """SQL92 filters that are evaluated when messages arrive: bitmaps, pulls that use them, the file."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The hashes of lists of tags that are kept: how many, how long, and how much memory."""
 
-from __future__ import annotations
-
 import pytest
 from tests.broker.filter.kept_bytes import kept_bytes
 

@@ -1,7 +1,5 @@
 """The SQL92 filter: valid and invalid expressions, and matching messages."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

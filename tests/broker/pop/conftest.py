@@ -1,7 +1,5 @@
 """A broker whose invisible times end when the test says so."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator
 
 import pytest

@@ -1,7 +1,5 @@
 """Pops in order: one batch per queue at a time, redelivered from the first open message."""
 
-from __future__ import annotations
-
 import asyncio
 from pathlib import Path
 from typing import Any

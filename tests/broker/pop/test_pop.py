@@ -1,7 +1,5 @@
 """Pops: invisible time, acknowledgement, redelivery, and waiting pops."""
 
-from __future__ import annotations
-
 import asyncio
 import re
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Checkpoints of pops: read back after a stop or a kill, and revived when they are due."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import AsyncIterator

@@ -1,7 +1,5 @@
 """Pulls: returned messages, next offsets, and waiting pulls."""
 
-from __future__ import annotations
-
 import asyncio
 import math
 

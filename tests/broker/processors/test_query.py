@@ -1,7 +1,5 @@
 """Queries by key, position and time, and for the ends of queues."""
 
-from __future__ import annotations
-
 import asyncio
 from pathlib import Path
 

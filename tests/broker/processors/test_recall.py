@@ -1,7 +1,5 @@
 """Recalls: checks, marks, and their effect before, while and after a message is due."""
 
-from __future__ import annotations
-
 import base64
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Replies reach the producer that sent the request."""
 
-from __future__ import annotations
-
 from tests.broker.brokers import Talk, talking
 
 from firetrail.remoting.connections.connection import Connection

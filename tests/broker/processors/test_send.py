@@ -1,7 +1,5 @@
 """Sends: stored messages, answers and refusals."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from pathlib import Path

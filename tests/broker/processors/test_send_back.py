@@ -1,7 +1,5 @@
 """Messages that were not consumed are redelivered later, and end as dead letters."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

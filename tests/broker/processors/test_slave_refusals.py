@@ -1,7 +1,5 @@
 """The requests that a slave refuses, and the response codes."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

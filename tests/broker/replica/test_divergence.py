@@ -1,7 +1,5 @@
 """A replica whose log is not its master's is not found by consumers, and serves none."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A replica has the names and sizes of its master."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Damaged records are repaired with the good copies of other brokers, and served after that."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager

@@ -1,7 +1,5 @@
 """Requests of clients that take a slave for the master."""
 
-from __future__ import annotations
-
 import asyncio
 from pathlib import Path
 

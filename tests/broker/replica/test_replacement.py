@@ -1,7 +1,5 @@
 """A member of a group gets an empty store, and no acknowledged message can be lost by that."""
 
-from __future__ import annotations
-
 import asyncio
 from contextlib import closing
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A slave follows its master: log and tables, through restarts, changes and promotions."""
 
-from __future__ import annotations
-
 import asyncio
 import errno
 import os

@@ -1,7 +1,5 @@
 """Requests about roles to a broker that does not answer."""
 
-from __future__ import annotations
-
 import socket
 
 import pytest

@@ -1,7 +1,5 @@
 """The tables of a master on its slave: complete, current, and on disk."""
 
-from __future__ import annotations
-
 import json
 import logging
 from collections.abc import AsyncIterator

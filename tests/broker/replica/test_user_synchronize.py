@@ -1,7 +1,5 @@
 """The users of a slave: what its master has changed while it was down is taken over."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager

@@ -1,7 +1,5 @@
 """Promotions that are refused or fail: the master before continues."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Coroutine
 from contextlib import suppress

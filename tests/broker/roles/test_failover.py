@@ -1,7 +1,5 @@
 """Automatic failover: brokers of a group elect their master, and lose nothing acknowledged."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import shutil

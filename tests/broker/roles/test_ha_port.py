@@ -1,7 +1,5 @@
 """The HA port of a broker: where it is, who is told, and what becomes of it in another role."""
 
-from __future__ import annotations
-
 import socket
 from pathlib import Path
 

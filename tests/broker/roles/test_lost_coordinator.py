@@ -1,7 +1,5 @@
 """A group whose etcd has lost its data, or has gone back: nothing is cut on its word."""
 
-from __future__ import annotations
-
 import asyncio
 from pathlib import Path
 

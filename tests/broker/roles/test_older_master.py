@@ -1,7 +1,5 @@
 """A member whose folder was restored from an old copy, and that is elected while no other runs."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

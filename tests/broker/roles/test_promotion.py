@@ -1,7 +1,5 @@
 """A replica becomes the master: planned or in an emergency, and nothing is lost or repeated."""
 
-from __future__ import annotations
-
 import asyncio
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A request to become the master that arrives while the broker starts is carried out afterwards."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """A group whose real etcd is restored from an older backup, and then emptied."""
 
-from __future__ import annotations
-
 import shutil
 from contextlib import ExitStack
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A store that was last a slave's is opened as a master: the work of a promotion is done."""
 
-from __future__ import annotations
-
 import logging
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A broker as SYNC_MASTER: what producers are told, and what consumers see."""
 
-from __future__ import annotations
-
 import asyncio
 import re
 from collections.abc import AsyncIterator

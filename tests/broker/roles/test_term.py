@@ -1,7 +1,5 @@
 """A running broker changes its role: its clients stay connected and nothing is lost."""
 
-from __future__ import annotations
-
 import asyncio
 import socket
 from contextlib import suppress

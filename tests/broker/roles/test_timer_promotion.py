@@ -1,7 +1,5 @@
 """Messages with a delivery time when the master changes: none is lost, none comes twice."""
 
-from __future__ import annotations
-
 import asyncio
 from collections import Counter
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Messages that replicas have not confirmed, when brokers restart, follow or are elected (R7)."""
 
-from __future__ import annotations
-
 import asyncio
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Connected clients: heartbeats, id lists, notifications, and how clients leave."""
 
-from __future__ import annotations
-
 import asyncio
 
 from tests.broker.brokers import Fields, Talk, talking

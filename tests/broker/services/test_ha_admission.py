@@ -1,7 +1,5 @@
 """TLS and authentication between a master and its replicas."""
 
-from __future__ import annotations
-
 import socket
 import threading
 from pathlib import Path

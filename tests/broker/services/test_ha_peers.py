@@ -1,7 +1,5 @@
 """The peers that may connect to the HA port."""
 
-from __future__ import annotations
-
 import asyncio
 import socket
 from collections.abc import Iterable

@@ -1,7 +1,5 @@
 """The limits of groups: for a connection, and in all, shared by users or addresses."""
 
-from __future__ import annotations
-
 from typing import cast
 
 import pytest

@@ -1,7 +1,5 @@
 """The master of a slave, as name servers know it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from tests.broker.brokers import SMALL

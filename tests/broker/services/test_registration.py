@@ -1,7 +1,5 @@
 """Registration of a broker and its topics with name servers."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from dataclasses import replace

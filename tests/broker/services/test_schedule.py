@@ -1,7 +1,5 @@
 """Delayed messages are delivered when due, across restarts, with the files of RocketMQ."""
 
-from __future__ import annotations
-
 import asyncio
 from pathlib import Path
 from typing import Any

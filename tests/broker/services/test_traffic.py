@@ -1,7 +1,5 @@
 """Counters of messages in and out, over spans of time."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

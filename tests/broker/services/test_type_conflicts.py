@@ -1,7 +1,5 @@
 """Reports of messages that are of another type than their topic."""
 
-from __future__ import annotations
-
 import logging
 
 import pytest

@@ -1,7 +1,5 @@
 """Attributes of topics."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

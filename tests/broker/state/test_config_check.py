@@ -1,7 +1,5 @@
 """``fsck`` finds files of the broker that a start could not decode."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

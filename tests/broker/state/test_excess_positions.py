@@ -1,7 +1,5 @@
 """Positions beyond the end of their queue: set back by a start and by a repair, and reported."""
 
-from __future__ import annotations
-
 import json
 import logging
 import shutil

@@ -1,7 +1,5 @@
 """The table of consumer groups keeps what RocketMQ 5.x writes."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

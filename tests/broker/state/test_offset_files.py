@@ -1,7 +1,5 @@
 """The two files with offsets of groups: which is read, and which are saved."""
 
-from __future__ import annotations
-
 import logging
 import os
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Offsets of groups: initial offsets, commits, and the file."""
 
-from __future__ import annotations
-
 import zlib
 from pathlib import Path
 

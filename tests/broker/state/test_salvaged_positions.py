@@ -1,7 +1,5 @@
 """A broker on a salvaged store loses no good message, and groups keep their positions."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Saving of tables: changes share writes, which are prompt if a caller waits for them."""
 
-from __future__ import annotations
-
 import asyncio
 import errno
 import json

@@ -1,7 +1,5 @@
 """Records of pops that wait in the timer of a Java broker when its store is taken over."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Data of a Java broker that Firetrail does not use and logs."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A timer on a store, with a clock that the test controls and without an event loop of its own."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Self

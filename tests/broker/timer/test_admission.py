@@ -1,7 +1,5 @@
 """Messages that wait for a delivery time, or are refused, by the rules of RocketMQ."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

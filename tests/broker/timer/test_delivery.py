@@ -1,7 +1,5 @@
 """Copies of a far message: it is stored again and again, and delivered once."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """A slot is read when all records that were stored before its end are in their slots."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """The slots of messages."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from tests.broker.brokers import SMALL

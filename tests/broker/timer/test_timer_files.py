@@ -1,7 +1,5 @@
 """The files of the timer: what they contain, recovery after a crash, and rebuilding them."""
 
-from __future__ import annotations
-
 import errno
 import shutil
 from pathlib import Path

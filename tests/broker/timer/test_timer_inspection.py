@@ -1,7 +1,5 @@
 """The check of the timer's files by ``firetrail fsck``, and what ``firetrail info`` counts."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

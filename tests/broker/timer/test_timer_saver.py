@@ -1,7 +1,5 @@
 """Saves of the timer, also those that are interrupted."""
 
-from __future__ import annotations
-
 import asyncio
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The timer delivers every message once, in time and never early, also after restarts."""
 
-from __future__ import annotations
-
 import random
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Damaged slots of the timer's wheel: no message is lost, and the log says what happened."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

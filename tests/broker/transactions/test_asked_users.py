@@ -1,7 +1,5 @@
 """Questions about transactions: only users who may send to the topic are asked."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager

@@ -1,7 +1,5 @@
 """Half messages whose producers are not connected."""
 
-from __future__ import annotations
-
 import asyncio
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Transactions: half messages, their ends, and checks."""
 
-from __future__ import annotations
-
 import asyncio
 import dataclasses
 from collections.abc import AsyncIterator, Awaitable, Callable

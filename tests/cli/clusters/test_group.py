@@ -1,7 +1,5 @@
 """``firetrail group``, at a cluster that ``firetrail up`` has started."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Members that are being replaced: started only after the end of a replacement, or its kill."""
 
-from __future__ import annotations
-
 import asyncio
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """``firetrail lag``: its output about single queues, and at a cluster."""
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import json

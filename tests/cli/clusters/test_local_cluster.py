@@ -1,7 +1,5 @@
 """The folder of a cluster on one machine, and what ``firetrail cluster up`` refuses."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

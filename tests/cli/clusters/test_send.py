@@ -1,7 +1,5 @@
 """``firetrail send``, to a cluster that ``firetrail up`` has started."""
 
-from __future__ import annotations
-
 import signal
 import subprocess
 import sys

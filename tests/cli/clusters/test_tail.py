@@ -1,7 +1,5 @@
 """``firetrail tail``, at a cluster that ``firetrail up`` has started."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import signal

@@ -1,7 +1,5 @@
 """``firetrail topic``, at a cluster that ``firetrail up`` has started."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from tests.cli.conftest import Firetrail

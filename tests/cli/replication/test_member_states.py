@@ -1,7 +1,5 @@
 """The states of members: every answer of a broker has one, and every state says what to do."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

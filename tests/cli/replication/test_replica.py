@@ -1,7 +1,5 @@
 """``firetrail replica``: its actions, for scripts and for people."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace

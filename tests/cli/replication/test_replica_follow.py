@@ -1,7 +1,5 @@
 """``firetrail replica STORE --of HOST:PORT``."""
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import json

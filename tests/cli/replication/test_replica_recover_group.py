@@ -1,7 +1,5 @@
 """``firetrail replica recover-group``: one decision ends the doubts of all members."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """``firetrail replica rewind``, for scripts and for people."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

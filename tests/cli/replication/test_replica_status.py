@@ -1,7 +1,5 @@
 """The output of ``firetrail replica status``."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

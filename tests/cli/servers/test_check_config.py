@@ -1,7 +1,5 @@
 """``firetrail check-config``: all errors of a file at once."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

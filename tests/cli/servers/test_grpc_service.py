@@ -1,7 +1,5 @@
 """The gRPC service of ``firetrail up`` and ``firetrail broker``: its port, and what it needs."""
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import json

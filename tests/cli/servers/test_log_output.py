@@ -1,7 +1,5 @@
 """The log of a server: levels, JSON lines, a file that is rotated."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import logging

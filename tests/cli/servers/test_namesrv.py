@@ -1,7 +1,5 @@
 """``firetrail namesrv``."""
 
-from __future__ import annotations
-
 import signal
 import socket
 import subprocess

@@ -1,7 +1,5 @@
 """SIGHUP: live settings, certificates and the log file are read again."""
 
-from __future__ import annotations
-
 import logging
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Servers in processes of their own: started again, held, stopped, and ended with their owner."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """Servers under a service manager: what they tell it, and what signals do."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import os

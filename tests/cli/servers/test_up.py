@@ -1,7 +1,5 @@
 """``firetrail up`` and ``firetrail broker`` as processes: they serve, and stop cleanly."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

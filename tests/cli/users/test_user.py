@@ -1,7 +1,5 @@
 """``firetrail user`` and ``firetrail acl``, on a broker and in the folder of a stopped one."""
 
-from __future__ import annotations
-
 import json
 import os
 import pwd

@@ -1,7 +1,5 @@
 """Administration, against Firetrail's broker and against brokers that only record requests."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager

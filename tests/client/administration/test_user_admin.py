@@ -1,7 +1,5 @@
 """Users of several brokers, with answers of RocketMQ's brokers."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """Clients with TLS, and message ids that name other servers."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Arguments that are checked when a client is created."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Tasks of a session: their failures are logged, and they are cancelled together."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

@@ -1,7 +1,5 @@
 """Calls while brokers cannot be reached: they use the time that they have, with growing pauses."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Clients that are not open yet or already closed, and the effects of opening and closing."""
 
-from __future__ import annotations
-
 import asyncio
 import inspect
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """A close finishes running calls or lets them fail, so that no caller waits forever."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress

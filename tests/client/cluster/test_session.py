@@ -1,7 +1,5 @@
 """Routes, name servers and heartbeats of a session."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator

@@ -1,7 +1,5 @@
 """The requests that many concurrent calls of one client send to a cluster."""
 
-from __future__ import annotations
-
 import asyncio
 from collections import Counter
 from collections.abc import Coroutine

@@ -1,7 +1,5 @@
 """Cancelled receives, against Firetrail's broker: no message waits for its invisible time."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 

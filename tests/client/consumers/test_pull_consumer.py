@@ -1,7 +1,5 @@
 """The pull consumer, against Firetrail's broker."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

@@ -1,7 +1,5 @@
 """The simple consumer, against Firetrail's broker."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

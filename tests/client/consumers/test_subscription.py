@@ -1,7 +1,5 @@
 """Valid and invalid subscriptions."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Messages as consumers receive them."""
 
-from __future__ import annotations
-
 import pytest
 from tests.client.clusters import received
 

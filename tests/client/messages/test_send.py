@@ -1,7 +1,5 @@
 """Fields of a message that producers send, and those that they reject."""
 
-from __future__ import annotations
-
 import asyncio
 from datetime import datetime
 from itertools import islice

@@ -1,7 +1,5 @@
 """Messages with a delivery time, and their recall."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta, timezone

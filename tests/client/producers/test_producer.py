@@ -1,7 +1,5 @@
 """The producer, against Firetrail's broker."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager

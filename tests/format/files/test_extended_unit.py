@@ -1,7 +1,5 @@
 """Extended units: their bytes, and addresses."""
 
-from __future__ import annotations
-
 import pytest
 
 from firetrail.format.files.extended_unit import (

@@ -1,7 +1,5 @@
 """The ``.properties`` syntax; the cases were checked against ``java.util.Properties`` of JDK 17."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

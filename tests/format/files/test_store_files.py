@@ -1,7 +1,5 @@
 """One catalogue knows every file in the root of a store."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The stores that Java wrote, for tests: their files, read as plainly as possible."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple

@@ -3,8 +3,6 @@
 Run in two processes, with the kernels compiled and not, the output has to be the same.
 """
 
-from __future__ import annotations
-
 import random
 from array import array
 from collections.abc import Callable

@@ -5,8 +5,6 @@ a length or a constant that no longer fits (a Stop), or nothing at all (``LIMIT`
 to the end). The property CRC of 5.2 was added for the flips that ``BODY`` does not find.
 """
 
-from __future__ import annotations
-
 from array import array
 
 import pytest

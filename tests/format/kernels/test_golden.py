@@ -1,7 +1,5 @@
 """Stores that Java wrote: scanned, decoded, written again, their queues and index rebuilt."""
 
-from __future__ import annotations
-
 from array import array
 from collections import defaultdict
 

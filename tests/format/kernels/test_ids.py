@@ -1,7 +1,5 @@
 """Ids of neighbours in the log."""
 
-from __future__ import annotations
-
 from struct import pack
 
 from hypothesis import given

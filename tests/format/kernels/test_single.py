@@ -1,7 +1,5 @@
 """One record at a time, held against the careful decoder and a model of the query."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

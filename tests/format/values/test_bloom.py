@@ -1,7 +1,5 @@
 """RocketMQ's Bloom filter; the expected values were computed by its own class (5.3.3)."""
 
-from __future__ import annotations
-
 import pytest
 
 from firetrail.format.values.bloom import BloomFilter, has_bits

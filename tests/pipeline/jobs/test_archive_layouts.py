@@ -1,7 +1,5 @@
 """The files of an archive: their number, which topics share them, and reading by other tools."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections import Counter

@@ -1,7 +1,5 @@
 """Tasks and writers that share a staging folder: none removes what another one uses."""
 
-from __future__ import annotations
-
 import errno
 import threading
 from concurrent.futures import ThreadPoolExecutor

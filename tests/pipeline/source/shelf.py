@@ -1,7 +1,5 @@
 """Stores for the tests of the data source, and the rows that it should return."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The stream readers, called as Spark calls them, but without Spark."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Iterator

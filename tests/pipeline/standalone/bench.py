@@ -6,8 +6,6 @@ happens. Elsewhere the path itself does it: it leads through ``/proc/self/cwd``,
 three runs below a folder of its own.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

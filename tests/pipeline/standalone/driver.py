@@ -4,8 +4,6 @@ The functions are what a user would write. The answer is the class and the messa
 None and the result. The session is a user's own: Firetrail's is only asked for in the jobs.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sys

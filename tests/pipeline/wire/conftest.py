@@ -1,7 +1,5 @@
 """A broker for the tests of the pipeline over the wire."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

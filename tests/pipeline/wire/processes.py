@@ -1,7 +1,5 @@
 """A broker in a separate process, to be killed and restarted at the same address."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import threading

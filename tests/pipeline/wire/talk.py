@@ -1,7 +1,5 @@
 """Access to the brokers of the tests, for tests without an event loop."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar

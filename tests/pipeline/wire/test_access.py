@@ -1,7 +1,5 @@
 """Credentials and TLS in Spark: no secret reaches options, plans, event logs or checkpoints."""
 
-from __future__ import annotations
-
 import pickle
 from collections.abc import Iterator
 from contextlib import contextmanager

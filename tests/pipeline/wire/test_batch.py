@@ -1,7 +1,5 @@
 """Reading from a broker without Spark: the rows equal those of its store's files."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Following a broker: offsets per broker and queue, limits, new and lost messages."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

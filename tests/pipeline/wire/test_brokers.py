@@ -1,7 +1,5 @@
 """A topic on two brokers: offsets per broker, queues numbered across both, and retries."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Messages that a broker leaves out, returns twice, or holds back until they are repaired."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any

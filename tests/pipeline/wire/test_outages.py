@@ -1,7 +1,5 @@
 """Brokers that are unavailable: source and sink wait, and finally report the cause."""
 
-from __future__ import annotations
-
 import asyncio
 import re
 import socketserver

@@ -1,7 +1,5 @@
 """Replay to a broker: selected messages, in order, continued after a stop; SQL over a broker."""
 
-from __future__ import annotations
-
 import json
 import zlib
 from collections.abc import Callable

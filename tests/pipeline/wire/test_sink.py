@@ -1,7 +1,5 @@
 """Writing to a broker from Spark: messages, their order, and ids of duplicates."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

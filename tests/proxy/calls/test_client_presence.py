@@ -1,7 +1,5 @@
 """Heartbeats, the end of clients, and lite topics."""
 
-from __future__ import annotations
-
 import pytest
 from tests.proxy.fakes import FakeBrokers, FakeCall
 

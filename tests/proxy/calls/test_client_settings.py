@@ -1,7 +1,5 @@
 """The settings of clients: what is refused, and what the server decides."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

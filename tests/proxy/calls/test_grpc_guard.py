@@ -1,7 +1,5 @@
 """The guard of the gRPC service: signatures, permissions, and clients of other users."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta

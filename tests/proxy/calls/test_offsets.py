@@ -1,7 +1,5 @@
 """PullMessage, UpdateOffset, GetOffset and QueryOffset."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 from typing import Any

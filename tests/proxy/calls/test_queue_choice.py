@@ -1,7 +1,5 @@
 """The queue that a message is sent to."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import pytest

@@ -1,7 +1,5 @@
 """RecallMessage."""
 
-from __future__ import annotations
-
 from typing import cast
 
 import pytest

@@ -1,7 +1,5 @@
 """QueryRoute and QueryAssignment: queues, permissions, types, addresses, and error codes."""
 
-from __future__ import annotations
-
 import pytest
 from tests.proxy.fakes import FakeBrokers, FakeCall
 

@@ -1,7 +1,5 @@
 """SendMessage: every check with its code, what is stored, and the answer."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """The service as a whole: every call, without a client id and with one, and clients that leave."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any

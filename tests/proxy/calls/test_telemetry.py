@@ -1,7 +1,5 @@
 """Telemetry streams: settings and their answers, commands to clients, and how streams end."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

@@ -1,7 +1,5 @@
 """EndTransaction, and the question for the outcome of an orphaned transaction."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any, cast
 

@@ -1,7 +1,5 @@
 """The waiting time of a receive, and the messages that it selects."""
 
-from __future__ import annotations
-
 import pytest
 from tests.proxy.services import call_of
 

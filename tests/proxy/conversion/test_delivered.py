@@ -1,7 +1,5 @@
 """Messages as they are delivered, from the records that brokers store."""
 
-from __future__ import annotations
-
 import gzip
 import logging
 import zlib

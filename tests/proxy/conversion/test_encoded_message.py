@@ -1,7 +1,5 @@
 """Messages that are encoded without objects of protobuf, compared with those that have them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """The wire format of protobuf, compared with its objects."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st

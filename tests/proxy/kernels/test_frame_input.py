@@ -1,7 +1,5 @@
 """Frames in the bytes of a client, compared with a model that reads all bytes at once."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from random import Random
 from typing import Any

@@ -4,8 +4,6 @@ It needs grpcio-tools and ruff, and writes the descriptors (``messages.binpb``) 
 for type checkers (``messages.pyi``) beside the sources.
 """
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import tempfile

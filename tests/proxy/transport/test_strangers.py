@@ -1,7 +1,5 @@
 """Clients of which no call was allowed yet: what they can make the server keep, and how long."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress

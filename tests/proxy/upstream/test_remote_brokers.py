@@ -1,7 +1,5 @@
 """A proxy in front of brokers of other processes: the same calls, over sockets."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path

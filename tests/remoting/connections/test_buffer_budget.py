@@ -1,7 +1,5 @@
 """The bytes that a server keeps for its connections."""
 
-from __future__ import annotations
-
 from firetrail.remoting.connections.buffer_budget import BufferBudget
 
 

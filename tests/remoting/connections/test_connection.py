@@ -1,7 +1,5 @@
 """Server and client over real sockets on loopback."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import gc

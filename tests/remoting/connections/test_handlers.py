@@ -1,7 +1,5 @@
 """Answers that follow from a later result, and handlers whose requests wait first."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Generator
 from concurrent.futures import Future

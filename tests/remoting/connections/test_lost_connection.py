@@ -4,8 +4,6 @@ A client of TLS 1.3 has finished its handshake when the server refuses its certi
 arrives before, between or after the steps of a request, and a write may fail before it is read.
 """
 
-from __future__ import annotations
-
 import asyncio
 import socket
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Output is handed over in portions, and counts with what it keeps in memory."""
 
-from __future__ import annotations
-
 import mmap
 
 from firetrail.remoting.connections.output_queue import PORTION, OutputQueue, released

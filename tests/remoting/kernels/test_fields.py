@@ -1,7 +1,5 @@
 """Decoding of typed headers from text."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Frames that are cut from a stream of bytes."""
 
-from __future__ import annotations
-
 from struct import pack
 
 import pytest

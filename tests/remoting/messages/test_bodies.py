@@ -1,7 +1,5 @@
 """Encoding and decoding of JSON bodies, as Java brokers and unusual clients write them."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from typing import Any, get_args, get_origin, get_type_hints

@@ -1,7 +1,5 @@
 """Requests of features that Firetrail lacks."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import cast

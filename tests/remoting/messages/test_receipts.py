@@ -1,7 +1,5 @@
 """Receipts of popped messages, and the parts of them in the answer to a pop."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """The compressed body of a registration."""
 
-from __future__ import annotations
-
 import zlib
 from struct import pack
 

@@ -1,7 +1,5 @@
 """One row per request."""
 
-from __future__ import annotations
-
 import ast
 import re
 from dataclasses import dataclass, replace

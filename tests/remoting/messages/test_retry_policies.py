@@ -1,7 +1,5 @@
 """The retry policies of consumer groups."""
 
-from __future__ import annotations
-
 import pytest
 
 from firetrail.remoting.messages.bodies import SubscriptionGroupConfig

@@ -1,7 +1,5 @@
 """Encoding and decoding of typed headers, and missing or invalid fields."""
 
-from __future__ import annotations
-
 from dataclasses import MISSING, fields
 from typing import Any, get_type_hints
 

@@ -1,7 +1,5 @@
 """Connections are counted, checked and forgotten in the same way by every server."""
 
-from __future__ import annotations
-
 import asyncio
 from unittest.mock import Mock
 

@@ -1,7 +1,5 @@
 """Limits for each address that clients connect from."""
 
-from __future__ import annotations
-
 import pytest
 from tests.remoting.clocks import Clock
 

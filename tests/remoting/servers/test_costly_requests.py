@@ -1,7 +1,5 @@
 """The turns of costly requests: they do not hold up others, and each address has its turn."""
 
-from __future__ import annotations
-
 import asyncio
 from collections import Counter
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Servers that clients on other machines can reach need access control."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

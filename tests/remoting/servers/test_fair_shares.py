@@ -1,7 +1,5 @@
 """Shares of a limit: a greedy caller leaves room for the others, however many there are."""
 
-from __future__ import annotations
-
 import logging
 from itertools import count
 

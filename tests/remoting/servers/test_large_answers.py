@@ -1,7 +1,5 @@
 """Answers that grow with what a server keeps."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Awaitable
 

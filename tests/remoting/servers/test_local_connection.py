@@ -1,7 +1,5 @@
 """A client in the same process: answers at once, later and never, and requests of the server."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Sequence
 

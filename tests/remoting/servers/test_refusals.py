@@ -1,7 +1,5 @@
 """Log lines for rejected requests."""
 
-from __future__ import annotations
-
 import logging
 
 import pytest

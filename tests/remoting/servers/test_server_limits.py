@@ -1,7 +1,5 @@
 """The limits for peers that send slowly, do not read, or come in crowds."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import logging

@@ -1,7 +1,5 @@
 """Strangers give way to newcomers when all slots of a server, or of the process, are taken."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterator
 from unittest.mock import Mock

@@ -1,7 +1,5 @@
 """TLS on the ports of servers, and towards servers, over real sockets on loopback."""
 
-from __future__ import annotations
-
 import asyncio
 import ssl
 import threading

@@ -1,7 +1,5 @@
 """Frames, complete and in pieces, with both header encodings, and invalid frames."""
 
-from __future__ import annotations
-
 import json
 from struct import pack
 

@@ -1,7 +1,5 @@
 """JSON headers: the same with orjson and with Python's json module."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """Answers that wait until their request was recorded."""
 
-from __future__ import annotations
-
 import asyncio
 from concurrent.futures import Future
 

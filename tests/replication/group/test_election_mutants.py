@@ -1,7 +1,5 @@
 """Seeded bugs of elections: the simulated groups must catch each."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

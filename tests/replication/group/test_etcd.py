@@ -1,7 +1,5 @@
 """Elections on etcd: every case against a fake server, and against a real one if there is one."""
 
-from __future__ import annotations
-
 import shutil
 import ssl
 import subprocess

@@ -1,7 +1,5 @@
 """The threads that keep a lease: for a master, for a slave, and between two terms."""
 
-from __future__ import annotations
-
 import errno
 import threading
 from base64 import b64decode

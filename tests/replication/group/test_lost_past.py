@@ -6,8 +6,6 @@ acknowledged is lost and no two members begin the same epoch. Either the group h
 refuse and name the reason, and one decision ends it.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable, Mapping
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """A member with damaged records lets the others of the in-sync set campaign first."""
 
-from __future__ import annotations
-
 import pytest
 
 from firetrail.replication.group.group_view import GroupView, InSyncSet

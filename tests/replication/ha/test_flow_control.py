@@ -1,7 +1,5 @@
 """Flow control of HA connections."""
 
-from __future__ import annotations
-
 from firetrail.replication.ha.flow_control import BURST_MIN, BURST_S, RateMeter, TransferRate
 
 RATE = 1_000_000

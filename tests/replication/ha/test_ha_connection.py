@@ -1,7 +1,5 @@
 """A master and a replica over real sockets."""
 
-from __future__ import annotations
-
 import asyncio
 import socket
 import threading

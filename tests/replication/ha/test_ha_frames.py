@@ -1,7 +1,5 @@
 """The frames of the HA protocol, against the bytes that Java sends."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

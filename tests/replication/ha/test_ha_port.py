@@ -1,7 +1,5 @@
 """The HA port: bound while the broker runs, and open for replicas while somebody serves them."""
 
-from __future__ import annotations
-
 import socket
 from collections.abc import Iterator
 

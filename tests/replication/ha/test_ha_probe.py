@@ -1,7 +1,5 @@
 """Ports that are taken for HA ports, and others."""
 
-from __future__ import annotations
-
 import asyncio
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The service of a master under bad and slow peers, and how fast and how much it sends."""
 
-from __future__ import annotations
-
 import logging
 import random
 import socket

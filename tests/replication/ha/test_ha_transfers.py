@@ -1,7 +1,5 @@
 """Transfers that a master sends without waiting, and those that it leaves to a thread."""
 
-from __future__ import annotations
-
 import socket
 import threading
 from collections.abc import Iterator

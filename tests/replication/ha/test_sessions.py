@@ -1,7 +1,5 @@
 """Both sides of an HA connection over a simulated wire, which is cut after any byte."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

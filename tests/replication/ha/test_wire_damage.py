@@ -1,7 +1,5 @@
 """Single flipped bits on the wire (T11): a replica stops before the record that they are in."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """The frames of RocketMQ's auto-switch HA protocol."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 import pytest

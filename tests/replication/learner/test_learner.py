@@ -1,7 +1,5 @@
 """A replica follows a master in controller mode, over real sockets."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from tests.client.clusters import until

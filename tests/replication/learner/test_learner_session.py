@@ -1,7 +1,5 @@
 """A learner of a master in controller mode, over a simulated wire that is cut after any byte."""
 
-from __future__ import annotations
-
 import logging
 from dataclasses import dataclass, field
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Bytes of a master become whole, checked records in the log of a replica."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """A replica follows a master only if their logs are the same, and says why it does not."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The log of a replica: an expected problem becomes a warning only if it lasts."""
 
-from __future__ import annotations
-
 import logging
 
 import pytest

@@ -1,7 +1,5 @@
 """Comparisons of a master's log with a replica's, all of them without a network."""
 
-from __future__ import annotations
-
 import asyncio
 import struct
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """A former master is rewound to the last record that it has in common with its successor."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A replica notices that nothing arrives from its master, and says since when."""
 
-from __future__ import annotations
-
 import asyncio
 import socket
 import time

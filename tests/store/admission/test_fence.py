@@ -1,7 +1,5 @@
 """A master acknowledges nothing after its lease has ended, however late it looks at the clock."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from pathlib import Path

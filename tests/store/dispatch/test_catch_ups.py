@@ -1,7 +1,5 @@
 """Requests that wait for dispatch: in time, late, and while dispatch is stuck."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterator
 from pathlib import Path

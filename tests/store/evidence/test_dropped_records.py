@@ -1,7 +1,5 @@
 """Good records after the position where recovery ends the log are copied and reported."""
 
-from __future__ import annotations
-
 import logging
 import re
 import shutil

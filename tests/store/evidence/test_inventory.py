@@ -1,7 +1,5 @@
 """Missing queue and index files are noticed when a store is opened, and derived again."""
 
-from __future__ import annotations
-
 import json
 import logging
 import shutil

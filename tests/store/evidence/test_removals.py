@@ -1,7 +1,5 @@
 """Log files that another program removed are noticed; those that retention removed are not."""
 
-from __future__ import annotations
-
 import json
 import logging
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Every kind of damage, in every file, is reported with the true file, offset and message."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable
 from pathlib import Path

@@ -5,8 +5,6 @@ topic and its queue offset are. Fields without either are listed here; the check
 ``property_crc`` covers them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

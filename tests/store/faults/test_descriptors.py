@@ -1,7 +1,5 @@
 """A process that temporarily cannot open files: puts are refused, and resume afterwards."""
 
-from __future__ import annotations
-
 import errno
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A process that is temporarily out of memory: puts are refused, and resume afterwards."""
 
-from __future__ import annotations
-
 import errno
 import mmap
 import os

@@ -1,7 +1,5 @@
 """A store with several full log files, whose records have checksums of their own."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Parts of a log that are replaced in place: only by good records, and safely in a crash."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """A scrub reads the whole log in small steps, and notes what is damaged."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

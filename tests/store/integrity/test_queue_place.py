@@ -1,7 +1,5 @@
 """Records that contradict the queue unit through which they are read."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from struct import Struct
 

@@ -1,7 +1,5 @@
 """The cursor of a queue: gets that it answers, and gets that it leaves to the caller."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any

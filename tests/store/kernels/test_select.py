@@ -1,7 +1,5 @@
 """The selection of one read of a consume queue, compared with the same rules in plain Python."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 import pytest

@@ -1,7 +1,5 @@
 """The folders of a log: recorded ones, refused ones, and their owners."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

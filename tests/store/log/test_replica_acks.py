@@ -1,7 +1,5 @@
 """A SYNC_MASTER acknowledges, and shows to consumers, what enough replicas have confirmed."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Puts of an event loop that wait for replicas: by a callback or awaited, in time or late."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import threading

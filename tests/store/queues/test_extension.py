@@ -1,7 +1,5 @@
 """Extended units: written with their units, found by address, cut, expired, and never relied on."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Topics that were deleted and created again: only the last life is in queues, however derived."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Queues without a folder, of a topic that was deleted and created again."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

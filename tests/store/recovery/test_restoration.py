@@ -1,7 +1,5 @@
 """Missing queue and index files are noticed and rebuilt after an unclean stop as well."""
 
-from __future__ import annotations
-
 import json
 import logging
 import os

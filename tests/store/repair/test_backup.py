@@ -1,7 +1,5 @@
 """Backups: of a store in use, of a closed one, and what is refused."""
 
-from __future__ import annotations
-
 import errno
 import os
 import shutil

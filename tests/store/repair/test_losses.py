@@ -1,7 +1,5 @@
 """The exact messages that a repair drops: before it, by a dry run, and after it."""
 
-from __future__ import annotations
-
 import io
 import json
 from pathlib import Path

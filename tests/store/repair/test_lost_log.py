@@ -1,7 +1,5 @@
 """No command takes a log that lost files for a short one: repairs refuse, and copies report it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

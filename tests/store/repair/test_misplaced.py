@@ -1,7 +1,5 @@
 """Records that name another queue, or another number, than they had."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

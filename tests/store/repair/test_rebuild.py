@@ -1,7 +1,5 @@
 """Queues and index rebuilt from the log alone are those that dispatch made."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Repairs do what was asked for, keep what they remove, and leave a store that checks clean."""
 
-from __future__ import annotations
-
 import errno
 import json
 import shutil

@@ -1,7 +1,5 @@
 """Salvage: every good message of a damaged store, in a new one."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The log of a closed store is ended earlier, also if a Java broker wrote it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Retention while the disk is nearly full: unexpired files go, but no more than necessary."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

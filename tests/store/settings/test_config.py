@@ -1,7 +1,5 @@
 """The settings table, from Python and from ``broker.conf``."""
 
-from __future__ import annotations
-
 import dataclasses
 import pickle
 from pathlib import Path

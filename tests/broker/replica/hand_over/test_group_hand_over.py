@@ -1,7 +1,5 @@
 """Planned changes of the master inside a group: at most a pause, and nothing is repeated."""
 
-from __future__ import annotations
-
 import asyncio
 import errno
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A hand-over whose replica or master dies is finished or undone when they run again."""
 
-from __future__ import annotations
-
 import asyncio
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Requests that brokers send to a push consumer."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any, cast
 

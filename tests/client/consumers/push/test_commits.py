@@ -1,7 +1,5 @@
 """Commits of members that were suspended: the group's offset is not taken back."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

@@ -1,7 +1,5 @@
 """Requests of a member of a consumer group."""
 
-from __future__ import annotations
-
 from typing import Any
 from unittest.mock import AsyncMock, MagicMock
 

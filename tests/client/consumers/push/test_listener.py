@@ -1,7 +1,5 @@
 """The outcomes of listeners, alone and against Firetrail's broker."""
 
-from __future__ import annotations
-
 import asyncio
 import tempfile
 from collections.abc import AsyncIterator, Iterator

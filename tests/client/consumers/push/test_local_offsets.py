@@ -1,7 +1,5 @@
 """Offsets in a file, in the format of the Java client."""
 
-from __future__ import annotations
-
 import errno
 from pathlib import Path
 

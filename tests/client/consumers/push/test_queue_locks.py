@@ -1,7 +1,5 @@
 """Queues that move from one member to another: messages are consumed once, and in order."""
 
-from __future__ import annotations
-
 import asyncio
 from collections import Counter, defaultdict
 from collections.abc import AsyncIterator

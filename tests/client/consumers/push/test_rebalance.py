@@ -1,7 +1,5 @@
 """The strategies return the same assignments as the Java client."""
 
-from __future__ import annotations
-
 import pytest
 
 from firetrail.client.consumers.push.rebalance import (

@@ -1,7 +1,5 @@
 """The start position of a group, while the queues still have their first message."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 

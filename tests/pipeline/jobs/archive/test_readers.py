@@ -1,7 +1,5 @@
 """Programs that read a lake while it is written: no error, no row twice, no archived row lost."""
 
-from __future__ import annotations
-
 import errno
 import threading
 from collections import Counter

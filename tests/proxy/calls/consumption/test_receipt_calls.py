@@ -1,7 +1,5 @@
 """AckMessage, ChangeInvisibleDuration and ForwardMessageToDeadLetterQueue."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import logging

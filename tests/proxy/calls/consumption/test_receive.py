@@ -1,7 +1,5 @@
 """ReceiveMessage: every rule with its code, and which messages are delivered."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable
 from typing import Any, cast

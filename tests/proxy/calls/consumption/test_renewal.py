@@ -1,7 +1,5 @@
 """Automatic renewal of the invisible time of messages."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 

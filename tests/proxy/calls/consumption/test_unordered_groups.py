@@ -1,7 +1,5 @@
 """Warnings about groups that receive from a FIFO topic without order."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any, cast
 
