@@ -59,8 +59,6 @@ boundaries in bulk jobs.
 Not in the tree are exceptions that modules raise and catch among themselves, such as ``Busy``.
 """
 
-from __future__ import annotations
-
 RETRIABLE_CODES = frozenset({1, 2, 14, 215})
 """Response codes of temporary failures: SYSTEM_ERROR, SYSTEM_BUSY, SERVICE_NOT_AVAILABLE and
 FLOW_CONTROL. Clients and the pipeline retry after these."""

@@ -1,7 +1,5 @@
 """Functions of the C library that Python lacks, or during which it holds the GIL."""
 
-from __future__ import annotations
-
 import ctypes
 import errno
 import mmap

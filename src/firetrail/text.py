@@ -1,7 +1,5 @@
 """Sizes, times, counts and lists of names as text for people."""
 
-from __future__ import annotations
-
 import difflib
 import os
 from collections.abc import Iterable, Sequence

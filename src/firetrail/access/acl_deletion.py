@@ -1,7 +1,5 @@
 """The check before entries of policies are deleted: brokers answer with success if none matches."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 from firetrail.access.user_bodies import AclInfo

@@ -6,8 +6,6 @@ to the user who used it first. Any number of processes and connections of this u
 after the other or at the same time.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import NamedTuple
 

@@ -4,8 +4,6 @@ A master shows its passwords only if an operator has allowed it. Without them, a
 everything else, but it cannot create a user.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """The access control of a server without a store: its users are in a file that others change."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from pathlib import Path

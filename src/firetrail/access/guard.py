@@ -6,8 +6,6 @@ the settings of TLS say where the name of the user is in it. Everything that is 
 refused with code 16.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol

@@ -6,8 +6,6 @@ any other topic, and also by the consumers of g. Writing to it needs an entry th
 an entry with their very name.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
 

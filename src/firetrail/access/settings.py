@@ -2,8 +2,6 @@
 
 # ruff: noqa: RUF009  (the calls in the class body create fields, one value for each instance)
 
-from __future__ import annotations
-
 import json
 import os
 from dataclasses import dataclass, fields

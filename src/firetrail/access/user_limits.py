@@ -1,7 +1,5 @@
 """Limits for each user: connections, requests and bytes."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 from typing import Protocol

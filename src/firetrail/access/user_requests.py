@@ -4,8 +4,6 @@ Only super users may send them. Passwords are part of an answer only if an opera
 that, and only over TLS.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 from collections.abc import Awaitable

@@ -4,8 +4,6 @@ The file is ``config/firetrailUsers.json``. It contains passwords in clear, beca
 computed with them, so it is refused if others than its owner may read it. No request shows it.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Mapping

@@ -13,8 +13,6 @@
 Every pattern is a list of ranges of addresses. An empty pattern matches no address.
 """
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address, ip_address

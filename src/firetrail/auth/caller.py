@@ -1,7 +1,5 @@
 """The sender of a request, after authentication."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 from firetrail.auth.policies import User, refusal

@@ -1,7 +1,5 @@
 """The credentials of a client: an access key, which is the name of a user, and its secret key."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import NoReturn
 

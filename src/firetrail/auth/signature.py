@@ -12,8 +12,6 @@ A signature covers neither the request code nor the names of the fields, and doe
 proves that the peer knows the secret key; only TLS protects a request against replay.
 """
 
-from __future__ import annotations
-
 from binascii import b2a_base64
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass

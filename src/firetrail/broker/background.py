@@ -6,8 +6,6 @@
         ...  # clients connect to broker.namesrv
 """
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from collections.abc import AsyncIterator

@@ -1,7 +1,5 @@
 """The access control of a broker: its users, its guard, and the requests about users."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Mapping
 from contextlib import suppress

@@ -4,8 +4,6 @@ One file fills two tables: the settings of the broker and those of its store. A 
 neither is reported.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 

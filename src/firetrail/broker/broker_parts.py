@@ -1,7 +1,5 @@
 """The parts of a broker: created and recovered from the store in a fixed order."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass

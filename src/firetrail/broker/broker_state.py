@@ -1,7 +1,5 @@
 """The state of a broker that its processors share."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from firetrail.broker.config import BrokerConfig

@@ -4,8 +4,6 @@ The table has the same form as the store's (:mod:`firetrail.store.settings.confi
 default, key in ``broker.conf``, kind, explanation.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Self

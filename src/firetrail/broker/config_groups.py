@@ -1,7 +1,5 @@
 """The groups of a broker's settings, and their kinds of value."""
 
-from __future__ import annotations
-
 from ipaddress import IPv4Network, IPv6Network, ip_network
 
 from firetrail.errors import ConfigError

@@ -1,7 +1,5 @@
 """The settings that limit what clients can make a broker keep."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from firetrail.settings.server_limits import ServerLimitSettings

@@ -1,7 +1,5 @@
 """The ports of a broker besides its main port, and the addresses that it announces."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Collection, Sequence
 from ipaddress import ip_address

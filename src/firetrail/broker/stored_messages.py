@@ -1,7 +1,5 @@
 """Messages in the store: how a put ended, and those that the broker reads back or copies."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterator, Mapping
 

@@ -5,8 +5,6 @@ because the messages are in other files. The broker refuses to start with such a
 user names it to be ignored. The others are logged at the start.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path

@@ -5,8 +5,6 @@ A subcommand is a module in a folder of this package, with the two functions of 
 ``main`` turns that into one line on standard error and an exit code.
 """
 
-from __future__ import annotations
-
 import argparse
 from enum import IntEnum
 from typing import Any, Protocol, TypeAlias

@@ -1,7 +1,5 @@
 """Arguments that subcommands share, and errors about missing topics and queues."""
 
-from __future__ import annotations
-
 import argparse
 from datetime import datetime
 from importlib import import_module

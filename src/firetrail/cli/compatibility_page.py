@@ -3,8 +3,6 @@
 ``python -m firetrail.cli.compatibility_page docs/compatibility.md``
 """
 
-from __future__ import annotations
-
 import re
 import sys
 from itertools import groupby

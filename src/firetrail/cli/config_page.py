@@ -3,8 +3,6 @@
 ``python -m firetrail.cli.config_page docs/configuration.md``
 """
 
-from __future__ import annotations
-
 import sys
 from itertools import groupby
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The entry point: it parses arguments, runs one subcommand and turns errors into messages."""
 
-from __future__ import annotations
-
 import argparse
 import os
 import sys

@@ -10,8 +10,6 @@ Times are in ms since 1970, hosts ``ip:port``, ``properties`` is an object and `
 ``__CRC32#``, otherwise that of the body.
 """
 
-from __future__ import annotations
-
 import json
 from binascii import b2a_base64
 from collections.abc import Callable, Iterator, Sequence

@@ -1,7 +1,5 @@
 """Arguments and errors that the commands for a running cluster share."""
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import os

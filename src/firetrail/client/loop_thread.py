@@ -1,7 +1,5 @@
 """The event loop of the synchronous clients, in a thread that exists while one of them is open."""
 
-from __future__ import annotations
-
 import asyncio
 import atexit
 import os

@@ -4,8 +4,6 @@ Positions (``*_at``) count from the start of the scanned buffer, so that a reade
 body and properties out of it without decoding the rest.
 """
 
-from __future__ import annotations
-
 from array import array
 from enum import IntEnum
 

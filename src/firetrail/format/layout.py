@@ -4,8 +4,6 @@ All integers are big-endian two's complement, as Java's ``ByteBuffer`` writes th
 computed from the declarations, so that codecs and kernels share one description of the bytes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from struct import Struct, calcsize
 from types import MappingProxyType

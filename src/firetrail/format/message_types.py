@@ -5,8 +5,6 @@ The type of a message follows from its properties. The type of a topic is its at
 accept it over the remoting protocol.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from enum import StrEnum
 from typing import NamedTuple

@@ -14,8 +14,6 @@
 Parsers return None for other names, because a folder may contain anything.
 """
 
-from __future__ import annotations
-
 import re
 from datetime import datetime
 

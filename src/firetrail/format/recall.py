@@ -3,8 +3,6 @@
 Version 1 is the URL-safe Base64 text, with padding, of ``v1 <topic> <broker> <ms> <unique key>``.
 """
 
-from __future__ import annotations
-
 import base64
 import binascii
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """Remarks about brokers with the same name and id, in their answers and, less often, in the log."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable
 

@@ -3,8 +3,6 @@
 The file is RocketMQ's ``kvConfig.json``: ``{"configTable":{"<namespace>":{"<key>":"<value>"}}}``.
 """
 
-from __future__ import annotations
-
 import asyncio
 from dataclasses import dataclass, field
 from pathlib import Path

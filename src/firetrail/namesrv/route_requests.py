@@ -1,7 +1,5 @@
 """Requests of brokers and clients to a name server: registration, routes, clusters."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from firetrail.auth.caller import NO_PERMISSION

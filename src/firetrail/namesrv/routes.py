@@ -6,8 +6,6 @@ the table, as in RocketMQ, where a registration may contain only changes. It is 
 broker, or when an administrator deletes it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 

@@ -1,7 +1,5 @@
 """The name server: its tables, its request handlers, and the removal of expired brokers."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Coroutine, Mapping

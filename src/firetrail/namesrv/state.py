@@ -1,7 +1,5 @@
 """The state of a name server that its handlers share."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 from firetrail.namesrv.config import NameServerConfig

@@ -1,7 +1,5 @@
 """Log lines that peers can cause: a few of each kind, then a count."""
 
-from __future__ import annotations
-
 import logging
 import threading
 from collections.abc import Callable

@@ -4,8 +4,6 @@ Every loop of a server that does something regularly is one of these: a loop tha
 exception ends unseen, and whatever it kept tidy grows from then on.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable

@@ -1,7 +1,5 @@
 """Reminders of something that lasts: it is logged once, and then at growing intervals."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 

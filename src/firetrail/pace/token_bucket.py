@@ -1,7 +1,5 @@
 """A token bucket: limits a rate, and allows bursts."""
 
-from __future__ import annotations
-
 
 class TokenBucket:
     """A bucket that is full at first, and is refilled by time and by :meth:`add`.

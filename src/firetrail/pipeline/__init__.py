@@ -5,8 +5,6 @@ run on ``local[*]`` by default. They run unchanged on a cluster whose workers ha
 installed and the store's folder mounted at the same path.
 """
 
-from __future__ import annotations
-
 from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any

@@ -4,8 +4,6 @@ A failed task returns only the text of its traceback, inside a JVM exception. Th
 should see the original error, in one line.
 """
 
-from __future__ import annotations
-
 import pickle
 import re
 from base64 import b64decode, b64encode

@@ -7,8 +7,6 @@ longer exists. Therefore Spark gets a ``JAVA_HOME`` whose ``bin/java`` is a scri
 these options and then executes the real binary.
 """
 
-from __future__ import annotations
-
 import atexit
 import os
 import re

@@ -4,8 +4,6 @@ Spark passes the names of options in lower case; errors show them as they are do
 of values are those of settings (:mod:`firetrail.settings.settings_table`).
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass

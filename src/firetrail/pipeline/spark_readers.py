@@ -1,7 +1,5 @@
 """The readers for Spark: they plan on the driver and read in the tasks."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from typing import Any, NoReturn
 

@@ -3,8 +3,6 @@
 The driver and every task must see the same files under the same paths.
 """
 
-from __future__ import annotations
-
 import os
 import socket
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The settings of a proxy in a process of its own: limits, and the audit log."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Self

@@ -1,7 +1,5 @@
 """The packages of the extra ``grpc``; this module can be imported without them."""
 
-from __future__ import annotations
-
 INSTALL = "pip install 'firetrail[grpc]'"
 PACKAGES = frozenset({"cryptography", "google", "hpack"})
 

@@ -1,7 +1,5 @@
 """The proxy: the gRPC service of RocketMQ 5 in front of brokers."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Self
 

@@ -1,7 +1,5 @@
 """The settings of the audit log, for brokers, name servers and proxies."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from firetrail.settings.settings_table import Flag, Group, Whole

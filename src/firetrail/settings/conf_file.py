@@ -1,7 +1,5 @@
 """The reader of ``broker.conf``: it fills a settings table and remarks on all other keys."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase

@@ -8,8 +8,6 @@ The last member is a checksum, which RocketMQ ignores and does not write. Withou
 in an offset or a name would go unnoticed.
 """
 
-from __future__ import annotations
-
 import logging
 import zlib
 from collections.abc import Callable, Sequence

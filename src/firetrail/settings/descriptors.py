@@ -4,8 +4,6 @@ A store can have more queues than the process may have open files, and a server 
 gets by with its share, so that neither idle clients nor many queues can take all descriptors.
 """
 
-from __future__ import annotations
-
 FILES_LEAST = 64
 FILES_MOST = 16_384
 """Every open file is also a mapping, and Linux allows a process 65,530 of them."""

@@ -1,7 +1,5 @@
 """Changes in a file of settings since a server was started with it."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 

@@ -1,7 +1,5 @@
 """The setting of the log, for brokers, name servers and proxies."""
 
-from __future__ import annotations
-
 import logging
 from dataclasses import dataclass
 from enum import Enum

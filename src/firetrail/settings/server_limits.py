@@ -1,7 +1,5 @@
 """The settings that limit what the clients of a broker, a name server or a proxy may use."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, fields
 from typing import Any
 

@@ -11,8 +11,6 @@ A dataclass becomes a table if each field has a default that a :class:`Group` cr
 The kind parses text, checks a value given from Python, and describes what is allowed.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import enum
 import re

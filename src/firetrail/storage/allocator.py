@@ -7,8 +7,6 @@ half full. The appender itself allocates whatever is not ready in time. A failur
 is therefore not reported: the appender meets the same error when it needs the space.
 """
 
-from __future__ import annotations
-
 from firetrail.errors import StoreError
 from firetrail.storage.segment import Segment
 from firetrail.storage.segment_queue import SegmentQueue

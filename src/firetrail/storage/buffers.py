@@ -5,8 +5,6 @@ to the file, and a killed process loses it. This is the price for appends that n
 page of the file.
 """
 
-from __future__ import annotations
-
 import mmap
 
 from firetrail.format.kernels.encode import RecordWriter

@@ -1,7 +1,5 @@
 """Copies of sparse files."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from firetrail.system import Files

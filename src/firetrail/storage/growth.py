@@ -1,7 +1,5 @@
 """The growth of files: the steps in which disk space is allocated ahead of the writes."""
 
-from __future__ import annotations
-
 PAGE_SIZE = 4096
 """The page size of the settings that count pages, independent of the machine's pages."""
 

@@ -5,8 +5,6 @@ synced. If nothing relies on a file before the next round of syncs, its folder i
 round. The file system then writes its journal once for all new files, instead of once per file.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial

@@ -4,8 +4,6 @@ At the limit, the least recently opened file is closed when another one is opene
 when it is used again, so this affects only speed.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress

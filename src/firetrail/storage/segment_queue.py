@@ -5,8 +5,6 @@ list of segments is replaced, never changed in place, so readers take it once an
 lock serializes the replacements, because one thread may append while another removes the oldest.
 """
 
-from __future__ import annotations
-
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator

@@ -6,8 +6,6 @@ the rule of RocketMQ's ``MultiPathMappedFileQueue``. Folders on a nearly full di
 while others are usable. Files are found wherever they are, so the set of folders may change.
 """
 
-from __future__ import annotations
-
 import errno
 from collections.abc import Callable, Iterator
 from pathlib import Path

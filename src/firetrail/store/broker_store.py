@@ -6,8 +6,6 @@ dispatch (HELP_S). Calls that sync (``embedded.flush``, ``removal.settle``) or d
 in a thread.
 """
 
-from __future__ import annotations
-
 import asyncio
 from pathlib import Path
 from types import TracebackType

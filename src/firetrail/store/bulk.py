@@ -12,8 +12,6 @@ twice. The file ``firetrail.sink`` has the last number of each writer
 (:mod:`firetrail.store.bulk_journal`).
 """
 
-from __future__ import annotations
-
 import hashlib
 import logging
 from collections.abc import Iterator, Mapping

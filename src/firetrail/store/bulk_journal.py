@@ -13,8 +13,6 @@ happened::
 none for a writer.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Callable, Mapping

@@ -1,7 +1,5 @@
 """Reads of an open store that check what they find before it is sent on."""
 
-from __future__ import annotations
-
 from contextlib import suppress
 
 from firetrail.errors import StoreBusyError, StoreDamagedError

@@ -1,7 +1,5 @@
 """The log of a replica: it grows by records of the master's log, not by puts."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NamedTuple

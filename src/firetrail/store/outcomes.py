@@ -1,7 +1,5 @@
 """The outcomes of puts: for each status the error, the response code, and whether to try again."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from enum import Enum
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """The kinds of problem that a store's files can have, and where a problem was found."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from enum import StrEnum
 from pathlib import PurePath

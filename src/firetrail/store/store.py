@@ -6,8 +6,6 @@ with Store.open("data") as store:
         print(message.queue_offset, message.body)
 """
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """The status of an open store: settings, topics, offsets and counters."""
 
-from __future__ import annotations
-
 from firetrail.format.values.arguments import instance
 from firetrail.format.values.integers import whole
 from firetrail.store.engine import Engine

@@ -1,7 +1,5 @@
 """Removal of topics: their queues go, and their messages expire with the log."""
 
-from __future__ import annotations
-
 from firetrail.store.engine import Engine
 
 

@@ -4,8 +4,6 @@ The store reaches the operating system through a :class:`System` that it is give
 to make a disk full, a sync fail, a clock run backwards or a thread run late.
 """
 
-from __future__ import annotations
-
 import os
 from dataclasses import dataclass, field
 

@@ -1,7 +1,5 @@
 """The clock: wall time for timestamps, monotonic time for timeouts, and pauses."""
 
-from __future__ import annotations
-
 import time
 
 

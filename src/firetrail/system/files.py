@@ -5,8 +5,6 @@ error. A sync is ``fdatasync``: on Linux it covers pages that were written throu
 releases the GIL, which ``mmap.flush`` does not.
 """
 
-from __future__ import annotations
-
 import errno
 import fcntl
 import mmap

@@ -1,7 +1,5 @@
 """Certificates and keys in files, and the contexts of OpenSSL that use them."""
 
-from __future__ import annotations
-
 import ssl
 from pathlib import Path
 

@@ -4,8 +4,6 @@ The connection passes what arrives to :meth:`TlsChannel.receive`, what it sends 
 :meth:`TlsChannel.send`, and writes :meth:`TlsChannel.take_output` to the transport.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from firetrail.tls.server_tls import FIRST_BYTE_S, HANDSHAKE_S, ServerTls

@@ -1,7 +1,5 @@
 """TLS towards servers."""
 
-from __future__ import annotations
-
 import ssl
 from dataclasses import dataclass, field
 

@@ -1,7 +1,5 @@
 """The settings of TLS, by their keys in RocketMQ's ``tls.properties``."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from enum import Enum

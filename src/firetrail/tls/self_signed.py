@@ -1,7 +1,5 @@
 """A self-signed certificate for the gRPC port of a broker without a certificate."""
 
-from __future__ import annotations
-
 import secrets
 import ssl
 import tempfile

@@ -1,7 +1,5 @@
 """TLS on the ports of a process: one certificate for all of them, which may be replaced."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import ssl

@@ -4,8 +4,6 @@ A session reads and writes bytes, not sockets. So the first bytes of a connectio
 before it is decided whether they belong to TLS, and one port serves both.
 """
 
-from __future__ import annotations
-
 import ssl
 from collections.abc import Mapping
 from contextlib import suppress

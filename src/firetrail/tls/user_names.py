@@ -13,8 +13,6 @@ An ambiguous certificate names no user, whatever the patterns are: one with seve
 one of which a pattern selects several users.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Self

@@ -12,8 +12,6 @@ A certificate (X.509) in DER begins with these fields::
                 time not before, time not after
 """
 
-from __future__ import annotations
-
 import ssl
 from datetime import UTC, datetime
 from typing import NamedTuple

@@ -4,8 +4,6 @@ Values are only those of users, policies and accounts, and never a password or s
 number and length are limited, and what exceeds the number is counted, so that nothing is hidden.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import Any

@@ -1,7 +1,5 @@
 """The files of an audit log: lines are appended, and full files are renamed and finally deleted."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path

@@ -5,8 +5,6 @@ have files and limits of their own, so that strangers cannot displace the events
 contains the body of a message, a signature or a password.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from concurrent.futures import Future
 from pathlib import Path

@@ -4,8 +4,6 @@ Servers only put events into a queue; a thread writes them. The rate is limited:
 counted, so that a flood of events neither fills the disk nor displaces what was written before.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 from collections import deque

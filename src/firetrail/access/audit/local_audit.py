@@ -4,8 +4,6 @@ They have a file of their own, because the server of the folder may be running a
 server or proxy reads its users again, and writes its own files.
 """
 
-from __future__ import annotations
-
 import os
 import pwd
 from pathlib import Path

@@ -4,8 +4,6 @@ An administrator sets whether a group pulls or pops the messages of a topic. Thi
 RocketMQ's ``messageRequestMode.json``.
 """
 
-from __future__ import annotations
-
 from collections.abc import Awaitable, Callable
 
 from firetrail.broker.services.clients import Clients

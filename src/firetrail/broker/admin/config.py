@@ -5,8 +5,6 @@ with. The other lines of that file stay as they are. Without such a file, the ch
 broker stops.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Mapping

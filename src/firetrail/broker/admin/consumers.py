@@ -1,7 +1,5 @@
 """Administration of consumers: offset resets, and requests that are forwarded to them."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 

@@ -1,7 +1,5 @@
 """Details that ``mqadmin`` and the dashboard ask for: statistics, queue units, producers."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial

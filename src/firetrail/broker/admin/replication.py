@@ -1,7 +1,5 @@
 """Replication as administrators and Java slaves see it: its status, and what slaves ask for."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from firetrail.broker.broker_state import BrokerState

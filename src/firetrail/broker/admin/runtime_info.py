@@ -4,8 +4,6 @@ The keys and the formats of the values are those of RocketMQ 5.3, because tools 
 checking.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Callable
 from datetime import date, datetime

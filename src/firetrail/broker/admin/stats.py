@@ -1,7 +1,5 @@
 """Statistics of topics and groups, and the lists of connected clients."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterable
 

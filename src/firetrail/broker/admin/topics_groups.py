@@ -1,7 +1,5 @@
 """Administration of topics and groups by ``mqadmin`` and the dashboard."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Iterable
 from dataclasses import replace

@@ -10,8 +10,6 @@ has the time since when it is known: messages that were stored later have it in 
 an unclean stop the file may lack the last changes, and the bitmaps until then prove nothing.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The filter of a consumer, and reading the matching messages of a queue."""
 
-from __future__ import annotations
-
 from functools import lru_cache
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """Acknowledgements of popped messages, and changes of their invisible time."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple

@@ -5,8 +5,6 @@ of all such messages is over, the queue opens again, and the next pop begins the
 kept in RocketMQ's ``consumerOrderInfo.json``.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 

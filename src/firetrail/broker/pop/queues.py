@@ -1,7 +1,5 @@
 """The queues that a pop takes from: which ones, in which order, and from which offsets."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 
 from firetrail.broker.filter.message_selector import MessageFilter, MessageSelector

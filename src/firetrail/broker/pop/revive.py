@@ -6,8 +6,6 @@ that topic. The same happens to messages of ``%RETRY%<group>+<topic>``, which Ja
 ``enableRetryTopicV2`` write.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Callable

@@ -4,8 +4,6 @@ A waiting request is checked again when it is woken, because an operator may hav
 meanwhile.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from firetrail.broker.broker_state import BrokerState

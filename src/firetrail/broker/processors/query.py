@@ -1,7 +1,5 @@
 """Queries for messages and queue offsets: by key, by position, by time."""
 
-from __future__ import annotations
-
 from firetrail.access.implied_permissions import GET, SUB, no_record, require_record
 from firetrail.broker.broker_state import BrokerState
 from firetrail.errors import RequestError

@@ -5,8 +5,6 @@ names are not delivered. Marks name a message differently in RocketMQ up to 5.3 
 marks are stored, so that either version obeys if it takes the folder over.
 """
 
-from __future__ import annotations
-
 from collections.abc import Awaitable
 
 from firetrail.broker.broker_state import BrokerState

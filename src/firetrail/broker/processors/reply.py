@@ -5,8 +5,6 @@ reply to the broker with the client id of that producer, and the broker pushes i
 is stored as well.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from firetrail.broker.broker_state import BrokerState

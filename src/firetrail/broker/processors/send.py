@@ -4,8 +4,6 @@ A send is one plain function from the request to the response. It becomes a coro
 response has to wait for the disk, and calls back if it has to wait for replicas only.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from functools import lru_cache

@@ -4,8 +4,6 @@ A message goes to the topic ``%RETRY%<group>`` after a delay that grows with eac
 ``%DLQ%<group>`` once it was retried too often.
 """
 
-from __future__ import annotations
-
 from collections.abc import Awaitable
 from random import randrange
 

@@ -6,8 +6,6 @@ accepted, as in RocketMQ. Commits of offsets are passed on to the master
 (:mod:`firetrail.broker.replica.relay`), and so is what members of a group would refuse.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from firetrail.remoting.connections.connection import Connection

@@ -13,8 +13,6 @@ Without a consensus engine this cannot be complete: a former master that reaches
 servers nor its successor does not know of it.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 

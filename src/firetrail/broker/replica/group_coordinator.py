@@ -1,7 +1,5 @@
 """The consensus engine of a broker's group, as its settings name it."""
 
-from __future__ import annotations
-
 from firetrail.broker.config import BrokerConfig
 from firetrail.remoting.connections.access import secret_content
 from firetrail.replication.group.etcd import EtcdCoordinator

@@ -6,8 +6,6 @@ The new version continues what all members have seen, so they accept it, and tho
 may cut them; a copy of what they remove is kept.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from typing import Protocol

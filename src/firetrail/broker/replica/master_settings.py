@@ -1,7 +1,5 @@
 """The settings that a replica adopts from its master, and the search for the master."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path

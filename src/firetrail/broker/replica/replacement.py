@@ -5,8 +5,6 @@ one with an empty store would remove everything. So the member leaves the set fi
 and the master removes it. Only then the store is moved aside, and its identity is forgotten.
 """
 
-from __future__ import annotations
-
 from datetime import UTC, datetime
 from pathlib import Path
 

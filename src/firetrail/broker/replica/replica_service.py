@@ -1,7 +1,5 @@
 """The service of a slave: it finds its master, and follows its log and its tables."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Callable

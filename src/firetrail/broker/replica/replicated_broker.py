@@ -1,7 +1,5 @@
 """The broker as the tools of replication see it: its role, its log and its master."""
 
-from __future__ import annotations
-
 from typing import Protocol
 
 from firetrail.broker.config import BrokerConfig

@@ -1,7 +1,5 @@
 """Changes to the files of a broker whose log was rewound to that of a master."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from firetrail.broker.replica.saved_role import remove_role, saved_role

@@ -1,7 +1,5 @@
 """Requests about the roles of brokers, as replicas and administrators send them."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable
 

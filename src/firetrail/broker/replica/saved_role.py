@@ -8,8 +8,6 @@ A hand-over that is not finished is noted in the same file on both sides, so tha
 finish it or undo it (:mod:`firetrail.broker.replica.hand_over.unfinished_hand_over`).
 """
 
-from __future__ import annotations
-
 import logging
 from dataclasses import dataclass, replace
 from pathlib import Path

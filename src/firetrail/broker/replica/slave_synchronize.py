@@ -5,8 +5,6 @@ for with the requests that Java slaves send. The tables save themselves as those
 a promotion reads the same files.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Callable, Mapping

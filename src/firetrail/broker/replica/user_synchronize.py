@@ -4,8 +4,6 @@ Commands about users go to every broker. One that was down meanwhile would keep 
 a promotion would make that the state of the group.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Mapping
 

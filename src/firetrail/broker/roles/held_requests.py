@@ -1,7 +1,5 @@
 """Requests that wait while the master changes, so that clients see a pause and no refusal."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 from functools import partial

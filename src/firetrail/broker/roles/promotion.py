@@ -16,8 +16,6 @@ A change ends the term in which it was requested, so the request is answered bef
 begins, and its progress can be asked for.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Coroutine

@@ -4,8 +4,6 @@ With etcd servers in the settings, the role follows the lease of the broker's gr
 the role in the settings, until an administrator changes it; a file keeps the change over a restart.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Mapping

@@ -5,8 +5,6 @@ before: requests that would change anything wait, and neither its log nor its ta
 its successor can copy them.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping

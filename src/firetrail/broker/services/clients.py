@@ -4,8 +4,6 @@ A client leaves when it unregisters, when its connection is closed, or when it h
 for too long. The other consumers of its groups are notified, and rebalance.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 

@@ -5,8 +5,6 @@ default only this machine, the brokers that name servers list under the name of 
 members of its group may connect; ``ha_allowed_peers`` replaces this rule.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable

@@ -6,8 +6,6 @@ messages: the store's dispatcher, or the event loop if a put or pull helped. Eve
 in the event loop.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import Enum

@@ -4,8 +4,6 @@ A heartbeat can name any producer group, without a permission, so the number of 
 for a connection, and in all, of which each user (or address, if there are no users) has a share.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Set
 
 from firetrail.auth.caller import Caller

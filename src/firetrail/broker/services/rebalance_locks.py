@@ -5,8 +5,6 @@ broker are locked, and only for groups that exist. Callers and their groups have
 locks.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import NamedTuple
 

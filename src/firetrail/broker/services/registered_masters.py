@@ -1,7 +1,5 @@
 """The master of a slave, as name servers know it."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable
 from typing import NamedTuple

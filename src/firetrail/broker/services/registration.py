@@ -1,7 +1,5 @@
 """Registration of the broker and its topics with name servers."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable

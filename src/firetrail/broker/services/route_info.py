@@ -1,7 +1,5 @@
 """The routes of topics, as name servers know them: where the queues are, on all brokers."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 

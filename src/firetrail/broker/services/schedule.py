@@ -4,8 +4,6 @@
 delivered after the last save are delivered again: delivery is at least once.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Callable

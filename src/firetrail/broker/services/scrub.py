@@ -1,7 +1,5 @@
 """The scrub of a broker: it reads the whole log again and again, at a limited rate."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 

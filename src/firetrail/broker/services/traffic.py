@@ -5,8 +5,6 @@ path gets no more than one addition per answer. Every ten seconds a sample of al
 A figure is the difference between a counter and the oldest sample of a span.
 """
 
-from __future__ import annotations
-
 import threading
 from array import array
 from collections import Counter

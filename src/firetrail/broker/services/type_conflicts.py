@@ -4,8 +4,6 @@ RocketMQ accepts them over the remoting protocol, and so does Firetrail. A gRPC 
 send them, so they usually show that a topic was created for something else.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Iterator, Mapping
 

@@ -4,8 +4,6 @@ A request marks attributes to add or change with ``+`` and attributes to delete 
 attributes are stored and returned without these signs.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """Limits for what is created because a client mentions it: topics and consumer groups."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from firetrail.errors import RequestError

@@ -1,7 +1,5 @@
 """The check of the broker's JSON files, for ``firetrail fsck``."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from firetrail.format.names import (

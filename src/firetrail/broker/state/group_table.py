@@ -1,7 +1,5 @@
 """The consumer groups of a broker, as in RocketMQ's ``subscriptionGroup.json``."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 

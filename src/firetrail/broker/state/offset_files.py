@@ -7,8 +7,6 @@ that a Java broker with the same setting would read and, if it exists, the other
 that no stale file remains.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The offsets of consumer groups, as in RocketMQ's ``consumerOffset.json``."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 

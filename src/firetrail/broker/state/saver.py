@@ -1,7 +1,5 @@
 """The saving of the broker's tables: in a thread after changes, and finally at the stop."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Callable

@@ -7,8 +7,6 @@ whatever made the broker a master: a command, an edit of ``broker.conf``, or a s
 in the middle of a promotion.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The topics of a broker, as in RocketMQ's ``topics.json``."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 

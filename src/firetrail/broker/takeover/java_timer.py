@@ -6,8 +6,6 @@ Java broker has appended to the timer topic, and records what is not delivered y
 Its own timer passes over these records.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from firetrail.broker.pop.pop_checkpoints import REVIVE_GROUP, PopCheckpoints

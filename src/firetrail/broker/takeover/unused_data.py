@@ -4,8 +4,6 @@ The broker starts all the same and logs a line about each kind. Data without whi
 seem to work is refused instead (:mod:`firetrail.broker.unsupported`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 

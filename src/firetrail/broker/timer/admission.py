@@ -1,7 +1,5 @@
 """The admission of messages with a delivery time to the timer, by the rules of RocketMQ."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from random import random
 

@@ -1,7 +1,5 @@
 """Steps of the wall clock: how far it was set while the process ran."""
 
-from __future__ import annotations
-
 from firetrail.system import Clock
 
 STEP_MS = 1_000

@@ -4,8 +4,6 @@ A recall is accepted until its slot begins, and the mark that it stores has to b
 the slot is read. Under load, the timer may still have older records to add at that time.
 """
 
-from __future__ import annotations
-
 
 class DueGate:
     """Decides how far a timer may read its slots."""

@@ -3,8 +3,6 @@
 A slot can have millions of units, so they are read in steps, and only their positions are kept.
 """
 
-from __future__ import annotations
-
 from array import array
 from collections.abc import Iterator
 

@@ -1,7 +1,5 @@
 """The slot of a message: by its time, or an earlier one if that is too far away."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 from firetrail.format.files.timer import ROLLS, WAIT_MAX_MS, WAITS, WINDOW_MAX

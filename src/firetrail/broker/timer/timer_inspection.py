@@ -5,8 +5,6 @@ over the units finds the chain of each slot, which must be the chain that the wh
 every record that waits is in the wheel, and nothing else is.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import closing
 from itertools import pairwise

@@ -4,8 +4,6 @@ The units of a slot form a chain, from the newest to the oldest. Files have a fi
 named by their start, like those of the commit log.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

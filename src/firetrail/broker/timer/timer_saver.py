@@ -1,7 +1,5 @@
 """The saver of the timer's progress: once a second, in a thread, and when the broker stops."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Callable

@@ -5,8 +5,6 @@ slot late. A slot is emptied when all of its messages are in the log. Work is do
 the event loop; the progress is saved in a thread (:mod:`firetrail.broker.timer.timer_saver`).
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Callable

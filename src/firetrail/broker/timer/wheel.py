@@ -9,8 +9,6 @@ The checksums of all slots are in memory, so that a slot that was damaged in the
 when it is read, and their sum is part of ``timercheck``.
 """
 
-from __future__ import annotations
-
 from array import array
 from collections.abc import Iterator
 from contextlib import suppress

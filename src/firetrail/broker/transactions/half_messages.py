@@ -1,7 +1,5 @@
 """Half messages: their state in memory, and the messages and checks derived from their records."""
 
-from __future__ import annotations
-
 import asyncio
 import sys
 from collections.abc import Mapping

@@ -9,8 +9,6 @@ counted: the half message waits for as long as the log is kept. The topics, and 
 are those of RocketMQ's broker.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections import Counter

@@ -1,7 +1,5 @@
 """``firetrail cluster``: a whole group of brokers. Each action has a module ``cluster_*``."""
 
-from __future__ import annotations
-
 import argparse
 import sys
 

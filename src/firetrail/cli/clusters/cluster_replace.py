@@ -1,7 +1,5 @@
 """``firetrail cluster replace``: a member of a cluster on this machine copies everything again."""
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import os

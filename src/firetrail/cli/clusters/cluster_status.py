@@ -1,7 +1,5 @@
 """``firetrail cluster status``: all members of a group, their states, and what to do."""
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import json

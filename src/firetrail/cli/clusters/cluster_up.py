@@ -1,7 +1,5 @@
 """``firetrail cluster up``: a group of brokers, a name server and etcd on this machine."""
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import json

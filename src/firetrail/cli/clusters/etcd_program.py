@@ -1,7 +1,5 @@
 """The program etcd of this machine, which decides elections in a local cluster."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from pathlib import Path

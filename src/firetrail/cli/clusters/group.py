@@ -1,7 +1,5 @@
 """``firetrail group``: the consumer groups of a cluster."""
 
-from __future__ import annotations
-
 import argparse
 import json
 from typing import Any

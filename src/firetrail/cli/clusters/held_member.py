@@ -6,8 +6,6 @@ store was moved aside before, the replacement is finished first: nothing is lost
 the group did not count on the member any more.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 

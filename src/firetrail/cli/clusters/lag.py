@@ -1,7 +1,5 @@
 """``firetrail lag``: how many messages a group has yet to consume."""
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import json

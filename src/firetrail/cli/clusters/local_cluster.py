@@ -9,8 +9,6 @@ The settings of the members say everything about the cluster, so nothing else is
     FOLDER/etcd/, FOLDER/etcd.log
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property

@@ -1,7 +1,5 @@
 """``firetrail reset``: set the offsets of a consumer group."""
 
-from __future__ import annotations
-
 import argparse
 import json
 

@@ -1,7 +1,5 @@
 """``firetrail settings``: the settings of running brokers."""
 
-from __future__ import annotations
-
 import argparse
 import json
 

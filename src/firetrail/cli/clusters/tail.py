@@ -1,7 +1,5 @@
 """``firetrail tail``: print the last messages of a topic, and new ones as they arrive."""
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import json

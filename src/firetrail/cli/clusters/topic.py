@@ -1,7 +1,5 @@
 """``firetrail topic``: the topics of a cluster."""
 
-from __future__ import annotations
-
 import argparse
 import json
 from typing import Any

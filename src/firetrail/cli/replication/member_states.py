@@ -4,8 +4,6 @@ Each state says whether to act, and what to do. ``docs/guide/what-to-do.md`` exp
 test compares the page with this table.
 """
 
-from __future__ import annotations
-
 import asyncio
 import os
 from collections.abc import Iterator, Mapping

@@ -3,8 +3,6 @@
 The action ``follow`` may be left out: ``firetrail replica STORE --of HOST:PORT``.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """``firetrail replica STORE --of HOST:PORT``: a slave of a running broker."""
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import json

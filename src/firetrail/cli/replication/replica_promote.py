@@ -1,7 +1,5 @@
 """``firetrail replica promote``: make a replica the master."""
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import json

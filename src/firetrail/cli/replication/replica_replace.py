@@ -1,7 +1,5 @@
 """``firetrail replica replace``: free the number of a damaged member for an empty store."""
 
-from __future__ import annotations
-
 import argparse
 from contextlib import closing
 from pathlib import Path

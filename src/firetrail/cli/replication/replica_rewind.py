@@ -1,7 +1,5 @@
 """``firetrail replica rewind``: remove from a store what its new master does not have."""
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import json

@@ -1,7 +1,5 @@
 """``firetrail replica status``: the role of a broker, and how it follows its master."""
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import json

@@ -1,7 +1,5 @@
 """The client and the address of ``firetrail replica`` actions that ask brokers for their roles."""
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager

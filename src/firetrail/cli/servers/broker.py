@@ -1,7 +1,5 @@
 """``firetrail broker``: a broker that uses name servers of other processes."""
 
-from __future__ import annotations
-
 import argparse
 from pathlib import Path
 

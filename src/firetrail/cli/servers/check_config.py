@@ -1,7 +1,5 @@
 """``firetrail check-config``: check a file of settings before a server is started with it."""
 
-from __future__ import annotations
-
 import argparse
 import json
 from collections.abc import Callable, Iterable

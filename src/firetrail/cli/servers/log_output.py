@@ -1,7 +1,5 @@
 """The log of a server: its level, format and destination."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import logging

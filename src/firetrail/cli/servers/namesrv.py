@@ -1,7 +1,5 @@
 """``firetrail namesrv``: a name server without a broker."""
 
-from __future__ import annotations
-
 import argparse
 from dataclasses import replace
 

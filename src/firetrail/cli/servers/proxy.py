@@ -1,7 +1,5 @@
 """``firetrail proxy``: the gRPC service in front of the brokers of a cluster."""
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 from contextlib import AsyncExitStack

@@ -1,7 +1,5 @@
 """The reload of a running server's files after SIGHUP."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Callable

@@ -13,8 +13,6 @@
 The files and the folder are readable by their owner only.
 """
 
-from __future__ import annotations
-
 import secrets
 import shlex
 from collections.abc import Iterable

@@ -1,7 +1,5 @@
 """Arguments, start and stop of the commands that run servers."""
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import gc

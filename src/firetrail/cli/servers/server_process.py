@@ -1,7 +1,5 @@
 """A server that another one runs as a process of its own, and starts again when it ends."""
 
-from __future__ import annotations
-
 import asyncio
 import signal
 from asyncio.subprocess import DEVNULL, PIPE, Process

@@ -5,8 +5,6 @@ again, and certificates and settings are read. In a terminal, SIGHUP means that 
 closed, and stops the server.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import signal

@@ -4,8 +4,6 @@ A service manager passes the name of a datagram socket in ``NOTIFY_SOCKET``. Eac
 ``NAME=value``. Without that variable nothing is sent.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 import socket

@@ -1,7 +1,5 @@
 """The options of TLS of the commands that run servers."""
 
-from __future__ import annotations
-
 import argparse
 
 from firetrail.cli.output import say

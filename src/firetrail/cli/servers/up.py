@@ -1,7 +1,5 @@
 """``firetrail up``: a name server and a broker in one process."""
 
-from __future__ import annotations
-
 import argparse
 import socket
 import tempfile

@@ -1,7 +1,5 @@
 """``firetrail pipeline``: Spark jobs. Each job has a module ``pipeline_<job>``."""
 
-from __future__ import annotations
-
 import argparse
 import sys
 

@@ -1,7 +1,5 @@
 """``firetrail pipeline audit``: check a store in parallel."""
 
-from __future__ import annotations
-
 import argparse
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """``firetrail pipeline rebuild``: rebuild consume queues and index from the log, in parallel."""
 
-from __future__ import annotations
-
 import argparse
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """``firetrail pipeline replay``: copy selected messages to a store or to brokers."""
 
-from __future__ import annotations
-
 import argparse
 import json
 from pathlib import Path

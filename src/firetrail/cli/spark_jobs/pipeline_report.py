@@ -1,7 +1,5 @@
 """``firetrail pipeline report``: an HTML page with plots about a store."""
 
-from __future__ import annotations
-
 import argparse
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """``firetrail pipeline restore``: create a store from a lake."""
 
-from __future__ import annotations
-
 import argparse
 import json
 from contextlib import ExitStack

@@ -1,7 +1,5 @@
 """``firetrail backup``: a copy of a store, which may be in use."""
 
-from __future__ import annotations
-
 import argparse
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The messages that a repair discards, as text, and the question whether it may."""
 
-from __future__ import annotations
-
 import argparse
 import sys
 

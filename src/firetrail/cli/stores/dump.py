@@ -1,7 +1,5 @@
 """``firetrail dump``: the messages of a store, in the order of the log."""
 
-from __future__ import annotations
-
 import argparse
 import heapq
 import sys

@@ -1,7 +1,5 @@
 """``firetrail info``: the contents of a store, without reading all of it."""
 
-from __future__ import annotations
-
 import argparse
 import json
 from contextlib import closing

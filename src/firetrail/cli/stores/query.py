@@ -1,7 +1,5 @@
 """``firetrail query``: messages by key."""
 
-from __future__ import annotations
-
 import argparse
 
 from firetrail.cli import common

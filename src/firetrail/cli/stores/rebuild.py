@@ -1,7 +1,5 @@
 """``firetrail rebuild``: rebuild consume queues and index from the log, in a new folder."""
 
-from __future__ import annotations
-
 import argparse
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """``firetrail salvage``: copy the good messages of a damaged store to a new one."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import logging

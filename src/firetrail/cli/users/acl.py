@@ -1,7 +1,5 @@
 """``firetrail acl``: the policies of users on brokers with access control."""
 
-from __future__ import annotations
-
 import argparse
 import json
 from typing import NamedTuple

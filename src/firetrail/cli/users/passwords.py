@@ -3,8 +3,6 @@
 An argument would be visible in the list of processes and in the history of the shell.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import sys

@@ -1,7 +1,5 @@
 """Users for ``firetrail user`` and ``firetrail acl``: those of brokers, or of a store's folder."""
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence

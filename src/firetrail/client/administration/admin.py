@@ -1,7 +1,5 @@
 """Administration of a cluster: topics, groups, offsets, messages, users, settings."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

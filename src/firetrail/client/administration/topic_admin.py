@@ -1,7 +1,5 @@
 """Administration of brokers and topics, the base of :class:`firetrail.client.Admin`."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterable, Mapping
 from functools import partial

@@ -3,8 +3,6 @@
 Every broker has its own users, so each method asks all brokers, slaves included.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import chain

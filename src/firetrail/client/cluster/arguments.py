@@ -1,7 +1,5 @@
 """Checks of the arguments of clients, in addition to :mod:`firetrail.format.values.arguments`."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import TypeVar

@@ -1,7 +1,5 @@
 """The background tasks of a session."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine

@@ -3,8 +3,6 @@
 Calls that must not take effect twice are repeated only if they reached no broker.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import random

@@ -1,7 +1,5 @@
 """Independent steps: if one fails, the others still run."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 

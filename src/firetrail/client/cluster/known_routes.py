@@ -1,7 +1,5 @@
 """The routes that a session has requested, and the brokers in them."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

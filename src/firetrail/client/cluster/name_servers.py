@@ -1,7 +1,5 @@
 """The name servers of a cluster, and what they know: brokers and the routes of topics."""
 
-from __future__ import annotations
-
 from collections.abc import Awaitable, Callable
 from typing import Protocol
 

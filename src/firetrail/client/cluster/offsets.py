@@ -1,7 +1,5 @@
 """Requests for the offsets of queues and consumer groups."""
 
-from __future__ import annotations
-
 from firetrail.client.cluster.arguments import checked_queue
 from firetrail.client.cluster.session import Session
 from firetrail.errors import RequestError

@@ -5,8 +5,6 @@ are requested on demand and cached for half a minute. While no name server knows
 just started, or is down), the last known route remains in use.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import os

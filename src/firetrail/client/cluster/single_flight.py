@@ -1,7 +1,5 @@
 """Lookups that concurrent calls of one client share."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any, Generic, TypeVar

@@ -1,7 +1,5 @@
 """The queues of a topic, computed from its route."""
 
-from __future__ import annotations
-
 from firetrail.errors import NoSuchError
 from firetrail.remoting.messages.bodies import MessageQueue, TopicRouteData
 from firetrail.remoting.wire.codes import Permission

@@ -1,7 +1,5 @@
 """Pops of messages from a broker, and their acknowledgement by receipt."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Pulls of messages from a queue."""
 
-from __future__ import annotations
-
 import logging
 from typing import NamedTuple
 

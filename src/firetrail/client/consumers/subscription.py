@@ -1,7 +1,5 @@
 """Subscriptions: the messages of a topic that a consumer wants."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Iterable, Mapping
 

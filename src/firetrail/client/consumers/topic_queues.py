@@ -1,7 +1,5 @@
 """The queues of the topics that a consumer subscribes to; some topics may not exist yet."""
 
-from __future__ import annotations
-
 import logging
 
 from firetrail.client.cluster.session import Session

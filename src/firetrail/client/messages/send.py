@@ -1,7 +1,5 @@
 """Send requests of a client: the request is built, and the response is read."""
 
-from __future__ import annotations
-
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime

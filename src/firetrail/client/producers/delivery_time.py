@@ -1,7 +1,5 @@
 """Delivery times: when consumers may receive a message that was sent earlier."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime, timedelta
 
 from firetrail.errors import ConfigError, IllegalMessageError, WrongTypeError

@@ -1,7 +1,5 @@
 """Locks per key, for calls that have to run in the order in which they were made."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Hashable
 from contextlib import asynccontextmanager

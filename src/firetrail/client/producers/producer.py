@@ -1,7 +1,5 @@
 """The producer: sends messages, and answers brokers that ask about its transactions."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import os

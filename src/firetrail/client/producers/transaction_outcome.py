@@ -1,7 +1,5 @@
 """The outcome of a transaction: the functions that decide it, and how a broker learns of it."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Awaitable, Callable
 from enum import IntEnum

@@ -8,8 +8,6 @@ Bodies on the wire have the same form, without spaces, and contain maps with obj
 Page: ``docs/format/config-json.md``.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from math import isinf

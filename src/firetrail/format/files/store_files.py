@@ -4,8 +4,6 @@ Whatever has to know them derives it from here: which folder is a store, which n
 foreign, and in which order a backup copies them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import NamedTuple
 

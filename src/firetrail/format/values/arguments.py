@@ -5,8 +5,6 @@ and ConfigError for a wrong value. The error names the argument, the given value
 expected.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from numbers import Real
 from typing import TypeVar

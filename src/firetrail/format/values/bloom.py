@@ -5,8 +5,6 @@ that match as a Bloom filter: ``bits`` bits, of which each group sets ``hashes``
 ``group#topic``; its bits follow from Guava's 128-bit Murmur3 hash.
 """
 
-from __future__ import annotations
-
 import math
 import struct
 from collections.abc import Iterable

@@ -1,7 +1,5 @@
 """Delay levels: which level waits how long (``messageDelayLevel`` of the broker)."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 from typing import Self

@@ -9,8 +9,6 @@ Both are upper-case hex and look alike: only the place where an id was found tel
 Page: ``docs/format/message-ids.md``.
 """
 
-from __future__ import annotations
-
 import re
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """Whole numbers: the limits of Java's types, and checks of arguments and of what users write."""
 
-from __future__ import annotations
-
 import re
 from operator import index
 from typing import SupportsIndex, cast

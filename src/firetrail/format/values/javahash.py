@@ -5,8 +5,6 @@ two's complement. A character beyond the basic plane is two units, so hashing co
 wrong for it.
 """
 
-from __future__ import annotations
-
 import re
 from struct import unpack
 

@@ -1,7 +1,5 @@
 """Lists of tags, by which consumers select messages: ``"A || B"``."""
 
-from __future__ import annotations
-
 from firetrail.errors import ConfigError
 
 ALL_TAGS = "*"

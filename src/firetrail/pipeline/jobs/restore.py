@@ -12,8 +12,6 @@ the bytes after the end mark of a log file, and the next queue offset of queues 
 all deleted before the range begins.
 """
 
-from __future__ import annotations
-
 import hashlib
 import mmap
 from collections.abc import Callable, Iterator

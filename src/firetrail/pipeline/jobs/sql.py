@@ -1,7 +1,5 @@
 """SQL over a store: its views are tables, and only the rows and columns a query needs are read."""
 
-from __future__ import annotations
-
 import json
 import threading
 from collections.abc import Iterable, Iterator, Sequence

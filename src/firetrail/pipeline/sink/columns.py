@@ -1,7 +1,5 @@
 """The columns and the options of the sink."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path

@@ -4,8 +4,6 @@ The source's column ``properties`` contains all properties of a message, so rows
 changed and written back have their tags and keys twice. A column that has a value takes precedence.
 """
 
-from __future__ import annotations
-
 import pyarrow as pa
 import pyarrow.compute as pc
 

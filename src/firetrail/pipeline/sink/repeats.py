@@ -9,8 +9,6 @@ If only the values of the rows are different, they are skipped with a warning: a
 deterministic, for example one with ``uuid()``, repeats a micro-batch with other values.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from hashlib import blake2b
 

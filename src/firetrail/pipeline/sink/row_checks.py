@@ -1,7 +1,5 @@
 """Checks of rows that the sink cannot write; errors name the row and the remedy."""
 
-from __future__ import annotations
-
 import pyarrow as pa
 import pyarrow.compute as pc
 

@@ -5,8 +5,6 @@ all tags. RocketMQ's remoting clients nevertheless send any tag, and stores keep
 refuses tags that no subscription can match.
 """
 
-from __future__ import annotations
-
 import pyarrow as pa
 import pyarrow.compute as pc
 

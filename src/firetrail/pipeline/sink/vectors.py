@@ -4,8 +4,6 @@ This is the common case. Batches with delayed messages, values that a property c
 in required columns are encoded row by row instead, which can also report the row that is wrong.
 """
 
-from __future__ import annotations
-
 from array import array
 from collections.abc import Iterator
 from typing import NamedTuple

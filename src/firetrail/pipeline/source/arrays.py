@@ -3,8 +3,6 @@
 No Python code runs per row. Buffers come from Arrow's own pool, which reuses them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, Literal
 

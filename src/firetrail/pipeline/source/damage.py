@@ -5,8 +5,6 @@ including checksums. There are further rows for queue and index files that canno
 if messages are missing at the end of the log.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 

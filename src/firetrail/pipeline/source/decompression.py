@@ -1,7 +1,5 @@
 """Decompression of the bodies of a batch, which producing clients compressed."""
 
-from __future__ import annotations
-
 import pyarrow as pa
 
 from firetrail.errors import FormatError

@@ -1,7 +1,5 @@
 """Schemas that users give to a read: some of the source's columns, in any order and any case."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import pyarrow as pa

@@ -1,7 +1,5 @@
 """The partitions of a read, whichever place their splits are read from."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import pyarrow as pa

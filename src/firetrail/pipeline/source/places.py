@@ -5,8 +5,6 @@ is never written to, and needs no other files. Its segments are fetched in piece
 file is memory that holds only the range that a task reads.
 """
 
-from __future__ import annotations
-
 import mmap
 import os
 from collections.abc import Iterable, Iterator

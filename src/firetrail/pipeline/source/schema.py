@@ -4,8 +4,6 @@ Spark accepts only certain Arrow types: plain strings and binaries, times in µs
 field nullable.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 

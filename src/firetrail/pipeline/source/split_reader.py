@@ -1,7 +1,5 @@
 """The reader of a split: it returns Arrow batches, inside a task and without Spark."""
 
-from __future__ import annotations
-
 from array import array
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence

@@ -5,8 +5,6 @@ name a file, which every machine reads for itself, and never have a secret. With
 environment of the driver and of the executors counts.
 """
 
-from __future__ import annotations
-
 from firetrail.remoting.connections.access import Access
 
 

@@ -1,7 +1,5 @@
 """The plan of a read from brokers: ranges of queues, distributed over tasks."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Splits of the queues of brokers, the work of one task each."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from firetrail.pipeline.options import RETRY_MS

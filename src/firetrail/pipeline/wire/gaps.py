@@ -5,8 +5,6 @@ without a filter has a message for every offset of a queue, except for two kinds
 RocketMQ: compacted ones, and those whose records are whole batches.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from struct import Struct
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """An event loop for code that is not asynchronous itself but uses the asyncio client."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from collections.abc import Coroutine

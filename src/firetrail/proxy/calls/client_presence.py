@@ -1,7 +1,5 @@
 """Heartbeats and the end of clients, and the calls for lite topics, which are not supported."""
 
-from __future__ import annotations
-
 from collections.abc import Awaitable
 
 from firetrail.errors import ProxyError, RequestError

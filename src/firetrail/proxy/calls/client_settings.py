@@ -4,8 +4,6 @@ How often and in which order a group consumes is a matter of the group, whatever
 Clients get these values from the server and follow them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 from firetrail.errors import ProxyError

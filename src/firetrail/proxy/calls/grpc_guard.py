@@ -5,8 +5,6 @@ A header that is older than :data:`AGE_MAX` is refused. Nothing else in the meta
 user comes from the signature or from the client's certificate, and the address from the connection.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime, timedelta

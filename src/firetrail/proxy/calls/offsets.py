@@ -4,8 +4,6 @@ RocketMQ's proxy implements none of them, and no released client calls them. The
 same requests to brokers as the pull consumers of the remoting protocol.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from firetrail.errors import ProxyError

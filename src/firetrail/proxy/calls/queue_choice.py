@@ -5,8 +5,6 @@ determined by a consistent hash, so that their order is kept. All others are dis
 queues in turn; the broker puts those with a priority into the queue that is for it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from itertools import count
 from random import randrange

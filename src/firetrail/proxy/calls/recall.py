@@ -1,7 +1,5 @@
 """RecallMessage: a message that waits for its delivery time is taken back."""
 
-from __future__ import annotations
-
 from firetrail.errors import FormatError, ProxyError
 from firetrail.format.message_types import MessageType, type_of_topic
 from firetrail.format.recall import decode_handle

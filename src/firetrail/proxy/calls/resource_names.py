@@ -3,8 +3,6 @@
 Only ``Resource.name`` counts. RocketMQ ignores the namespace of requests, and so does Firetrail.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection
 from functools import lru_cache

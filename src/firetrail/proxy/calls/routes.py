@@ -4,8 +4,6 @@ Clients reach every queue through the proxy. They are sent to the address that t
 that one is known to work for a client in a container or on another network.
 """
 
-from __future__ import annotations
-
 from collections.abc import Awaitable, Iterator, Sequence
 from ipaddress import ip_address
 

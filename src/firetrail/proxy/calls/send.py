@@ -4,8 +4,6 @@ A message that the broker stores at once is answered without a coroutine. This i
 one process.
 """
 
-from __future__ import annotations
-
 from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple
 

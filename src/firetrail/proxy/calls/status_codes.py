@@ -4,8 +4,6 @@ Handlers raise :class:`ProxyError`, or let errors of brokers pass; :func:`status
 the ``status`` of a response. RocketMQ's proxy in front of a cluster answers the same codes.
 """
 
-from __future__ import annotations
-
 from firetrail.errors import FiretrailError, ProxyError, RequestError
 from firetrail.proxy.schema.messages import Code, Status
 from firetrail.remoting.connections.unexpected_errors import log_unexpected

@@ -5,8 +5,6 @@ to ask the client for the outcome of a transaction, to have a message verified, 
 dump; it does the last two on behalf of administrators who ask the broker.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections import deque

@@ -5,8 +5,6 @@ places of recent half messages are remembered. Others are found by the index of 
 a transaction can be ended at any time, also through another proxy.
 """
 
-from __future__ import annotations
-
 from collections.abc import Awaitable
 from typing import NamedTuple
 

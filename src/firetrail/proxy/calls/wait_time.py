@@ -1,7 +1,5 @@
 """The waiting time of a receive, and the subscription that it selects messages with."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import lru_cache
 

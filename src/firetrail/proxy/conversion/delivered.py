@@ -1,7 +1,5 @@
 """Messages as they are delivered to clients, from the records that brokers store."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterator, Mapping
 from hashlib import md5

@@ -4,8 +4,6 @@ The bytes mean the same as those of :func:`firetrail.proxy.conversion.delivered.
 with fields that few have are left to that function.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from functools import lru_cache
 from hashlib import md5

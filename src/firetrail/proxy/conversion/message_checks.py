@@ -3,8 +3,6 @@
 The first check that fails determines the code of the answer.
 """
 
-from __future__ import annotations
-
 import re
 
 from firetrail.errors import ProxyError

@@ -5,8 +5,6 @@ user. The names of the stored ones are reserved: a client cannot send them as it
 not delivered as such.
 """
 
-from __future__ import annotations
-
 from firetrail.format.properties import (
     CHECK_IMMUNITY_TIME,
     INNER_BASE,

@@ -1,7 +1,5 @@
 """The wire format of protobuf, for common responses that are encoded without its objects."""
 
-from __future__ import annotations
-
 from functools import lru_cache
 
 from firetrail.proxy.schema.messages import ProtoMessage

@@ -1,7 +1,5 @@
 """The limit for frames that make work but carry no request."""
 
-from __future__ import annotations
-
 from firetrail.pace.token_bucket import TokenBucket
 from firetrail.proxy.http2.codes import Http2Error
 from firetrail.proxy.http2.faults import ConnectionFault

@@ -1,7 +1,5 @@
 """Numbers of HTTP/2: kinds of frames, flags, settings and error codes (RFC 9113)."""
 
-from __future__ import annotations
-
 from enum import IntEnum
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"

@@ -7,8 +7,6 @@ A violation of the protocol ends the stream or the connection, as RFC 9113 requi
 client is limited by :class:`Http2Limits`; a client that exceeds a limit gets ENHANCE_YOUR_CALM.
 """
 
-from __future__ import annotations
-
 from typing import Protocol
 
 from firetrail.proxy.http2 import frames

@@ -1,7 +1,5 @@
 """Violations of the protocol, raised and caught within this package."""
 
-from __future__ import annotations
-
 from firetrail.proxy.http2.codes import Http2Error
 
 

@@ -1,7 +1,5 @@
 """Frames: their heads, padding, and those that a server sends."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from struct import Struct
 

@@ -4,8 +4,6 @@ Responses use no table of headers. They have so few and short ones that constant
 than compression, and no state can get out of step.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 NO_TABLE = b"\x20"

@@ -1,7 +1,5 @@
 """Limits for what a client may cost."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from firetrail.proxy.http2.codes import DEFAULT_FRAME_MAX

@@ -4,8 +4,6 @@ Data that exceeds a window waits in the queue of its stream. Streams that wait f
 connection take turns; those that wait for a window of their own are not looked at until it opens.
 """
 
-from __future__ import annotations
-
 from collections import OrderedDict, deque
 from collections.abc import Callable
 

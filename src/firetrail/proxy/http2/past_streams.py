@@ -1,7 +1,5 @@
 """The ends of past streams of a connection, as far as they matter for late frames."""
 
-from __future__ import annotations
-
 from array import array
 from enum import Enum
 

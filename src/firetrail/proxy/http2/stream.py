@@ -1,7 +1,5 @@
 """One stream: what it may still receive and send, and the data that waits for the client."""
 
-from __future__ import annotations
-
 from collections import deque
 from typing import Protocol
 

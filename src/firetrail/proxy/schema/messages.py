@@ -6,8 +6,6 @@ because RocketMQ's client for Python registers the same names in the default poo
 can be registered only once.
 """
 
-from __future__ import annotations
-
 from enum import IntEnum
 from pkgutil import get_data
 from typing import Any

@@ -6,8 +6,6 @@ receives INTERNAL. If the client cancels a call, is lost, or its deadline passes
 that the handler returned is cancelled.
 """
 
-from __future__ import annotations
-
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum

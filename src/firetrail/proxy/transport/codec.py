@@ -1,7 +1,5 @@
 """The mapping of gRPC's messages, deadlines and statuses to HTTP/2."""
 
-from __future__ import annotations
-
 import zlib
 from struct import Struct
 from urllib.parse import quote_from_bytes

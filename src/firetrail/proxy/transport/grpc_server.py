@@ -1,7 +1,5 @@
 """The server of gRPC: accepts connections, with TLS or without it on the same port."""
 
-from __future__ import annotations
-
 import asyncio
 from collections import deque
 from typing import Any

@@ -1,7 +1,5 @@
 """A call in which both sides send messages one by one."""
 
-from __future__ import annotations
-
 from firetrail.errors import GrpcError
 from firetrail.proxy.http2.stream import Http2Stream
 from firetrail.proxy.kernels.request_head import RequestHead

@@ -4,8 +4,6 @@ A client is known from its first call on, whether or not it has sent settings: a
 the proxy, clients continue to call before they send their settings again.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from math import inf

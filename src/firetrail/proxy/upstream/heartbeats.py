@@ -1,7 +1,5 @@
 """Heartbeats to brokers on behalf of clients, so that brokers know who produces and consumes."""
 
-from __future__ import annotations
-
 from firetrail.proxy.schema.messages import ClientType
 from firetrail.proxy.upstream.grpc_clients import ProxyClient
 from firetrail.remoting.messages.bodies import (

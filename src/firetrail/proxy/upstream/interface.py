@@ -4,8 +4,6 @@ A method that can answer at once returns its result, and one that has to wait re
 In the same process most requests are answered at once, and need no task of the event loop.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import Protocol, TypeVar

@@ -4,8 +4,6 @@ Brokers know the proxy, not its clients: the proxy registers the topics that its
 as producer groups, and passes questions about transactions on to one of these clients.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence

@@ -15,8 +15,6 @@ A file of access has the same in the format of Java's properties, with the keys 
 ``tools.yml`` is such a file.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The work that a connection has given its owner, and that is not done yet."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 

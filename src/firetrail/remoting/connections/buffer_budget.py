@@ -6,8 +6,6 @@ on which no request has succeeded yet have a smaller limit of their own, so that
 use up the memory, nor make the server drop clients that it knows.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from itertools import chain
 from typing import Protocol

@@ -1,7 +1,5 @@
 """Request handlers, on either side of a connection."""
 
-from __future__ import annotations
-
 from collections.abc import Awaitable, Callable, Generator, Mapping
 from typing import Any, Protocol, TypeVar
 

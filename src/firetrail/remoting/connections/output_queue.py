@@ -5,8 +5,6 @@ its output as it is, often as views of the log, which take no memory, and gives 
 than one portion that the peer has not read.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Iterable
 

@@ -1,7 +1,5 @@
 """The client side of the protocol: one shared connection per peer, opened on demand."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial

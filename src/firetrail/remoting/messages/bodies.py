@@ -3,8 +3,6 @@
 The files of a broker in ``config/*.json`` use the same classes: ``config_json.dumps(x.to_json())``.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any

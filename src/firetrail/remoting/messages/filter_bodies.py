@@ -1,7 +1,5 @@
 """``config/consumerFilter.json``: the SQL92 filters of consumer groups, and their bits."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 from firetrail.remoting.messages.typed_body import Body

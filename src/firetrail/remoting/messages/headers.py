@@ -1,7 +1,5 @@
 """The headers of requests and responses between clients, brokers and name servers."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

@@ -1,7 +1,5 @@
 """Features of RocketMQ that Firetrail lacks, by the requests that only they have."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 
 from firetrail.remoting.wire.codes import PLAIN_CODES, USER_CODES

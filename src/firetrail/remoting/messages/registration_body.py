@@ -10,8 +10,6 @@ The compressed form is a zlib stream of::
 It does not contain the order flag and the system flag of a topic.
 """
 
-from __future__ import annotations
-
 import json
 import zlib
 from struct import pack, unpack_from

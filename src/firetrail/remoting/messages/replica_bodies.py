@@ -1,7 +1,5 @@
 """JSON bodies about the epochs of a log and the status of master and replicas."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Self
 

@@ -1,7 +1,5 @@
 """Headers of the requests between master and replicas that are Firetrail's own."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from firetrail.remoting.messages.typed_header import Header, Long, OtherText

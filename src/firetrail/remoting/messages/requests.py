@@ -6,8 +6,6 @@ answers. The permission of a request is its row in :mod:`firetrail.access.rules`
 be imported if a code has no row, or a text field of a header no kind.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum, Flag, auto

@@ -4,8 +4,6 @@ gRPC clients get the policy of their group from the server and apply it themselv
 it where it postpones a message on its own.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 from firetrail.remoting.messages.typed_body import Body

@@ -1,7 +1,5 @@
 """Headers of requests to name servers, except those for topics and the registration of brokers."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from firetrail.remoting.messages.typed_header import Header, Long, OtherText, ShownName, TopicName

@@ -4,8 +4,6 @@ The servers of remoting and of gRPC have one each, with the same limits, refusal
 connections.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine

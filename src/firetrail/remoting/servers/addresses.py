@@ -1,7 +1,5 @@
 """Limits for each address that clients connect from: connections, requests and bytes."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import lru_cache
 from ipaddress import IPv6Address, ip_address

@@ -3,8 +3,6 @@
 ``docs/design/limits.md`` lists them with the limits of the broker and the name server.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 

@@ -1,7 +1,5 @@
 """The limits of a server that its settings ask for."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from firetrail.remoting.servers.client_limits import ServerLimits

@@ -1,7 +1,5 @@
 """The order in which costly requests run: one at a time, and each address in its turn."""
 
-from __future__ import annotations
-
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable

@@ -5,8 +5,6 @@ buffer. So one greedy caller gets at most half, two get a third each, and howeve
 some room is left for the next one. No caller has a limit of its own that would have to be chosen.
 """
 
-from __future__ import annotations
-
 import logging
 import sys
 from collections.abc import Callable

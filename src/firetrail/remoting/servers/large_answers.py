@@ -1,7 +1,5 @@
 """Answers that grow with what a server keeps: large ones are encoded outside of the event loop."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 

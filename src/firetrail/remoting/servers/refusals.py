@@ -1,7 +1,5 @@
 """Log lines for rejected requests: one of a kind per minute, with the number of the others."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field

@@ -6,8 +6,6 @@ requests delays only itself. A client that exceeds its buffer limits is not read
 drain.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections import Counter, deque

@@ -1,7 +1,5 @@
 """The ports that a server listens on, and the error if one is in use."""
 
-from __future__ import annotations
-
 import asyncio
 import errno
 from collections.abc import Callable, Iterator

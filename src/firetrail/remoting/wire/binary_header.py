@@ -13,8 +13,6 @@
 Codes above 32767 (POP) cannot be encoded in this form.
 """
 
-from __future__ import annotations
-
 from struct import Struct
 from struct import error as StructError
 

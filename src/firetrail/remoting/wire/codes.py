@@ -1,7 +1,5 @@
 """The constants of the protocol: request and response codes, flags, languages and versions."""
 
-from __future__ import annotations
-
 from enum import IntEnum, IntFlag
 
 

@@ -11,8 +11,6 @@ A :class:`FrameReader` takes bytes as they arrive and yields complete commands, 
 are split. Lengths are checked before any memory is used for them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from struct import Struct

@@ -10,8 +10,6 @@ number, and omit some members. Firetrail sends only text as field values, becaus
 frames with numbers.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from importlib.util import find_spec

@@ -14,8 +14,6 @@ renewal, was *sent*. The holder therefore stops acknowledging at that moment plu
 margin, by its own clock, without asking anyone.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace

@@ -11,8 +11,6 @@ Revisions repeat if etcd is restored from a backup. Therefore a transaction also
 content of the in-sync set, which has an id of its own in every version.
 """
 
-from __future__ import annotations
-
 import json
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Mapping

@@ -4,8 +4,6 @@ Every request has a connection of its own. There are only a few per lease, and a
 cut off or belongs to a stopped server is then never used again.
 """
 
-from __future__ import annotations
-
 import json
 import socket
 import ssl

@@ -7,8 +7,6 @@ that does not continue what any of them has seen: it neither campaigns, nor foll
 log, and it says why.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum

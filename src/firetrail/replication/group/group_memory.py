@@ -5,8 +5,6 @@ more of the group than the engine does. Each of them keeps in ``config/firetrail
 newest version of the in-sync set that it has seen, before it acts on it.
 """
 
-from __future__ import annotations
-
 import logging
 import secrets
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The state of a group of brokers, as one of its members sees it."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 

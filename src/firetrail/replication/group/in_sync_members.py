@@ -6,8 +6,6 @@ smaller set, and a member that joins is waited for before the engine is asked. W
 the set wins the next election has everything that was acknowledged, whatever clocks do.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -5,8 +5,6 @@ They are threads because opening a store blocks the event loop, and a lease must
 same.
 """
 
-from __future__ import annotations
-
 import logging
 import math
 import secrets

@@ -1,7 +1,5 @@
 """The number of a member in its group, which the engine binds to the identity of the store."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable
 

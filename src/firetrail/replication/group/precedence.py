@@ -1,7 +1,5 @@
 """The precedence of members whose logs are good: one with damaged records campaigns later."""
 
-from __future__ import annotations
-
 import logging
 
 from firetrail.replication.group.group_view import GroupView

@@ -7,8 +7,6 @@ of a lease nobody acknowledges, and the entry can be deleted as if its lease had
 elected then is up to the in-sync set, as ever.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable
 

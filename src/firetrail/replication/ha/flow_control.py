@@ -1,7 +1,5 @@
 """Flow control of an HA connection: how much may be sent now, and how much was sent lately."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from firetrail.pace.token_bucket import TokenBucket

@@ -1,7 +1,5 @@
 """The connection of a replica to the HA port of its master: a socket around a session."""
 
-from __future__ import annotations
-
 import socket
 import ssl
 from collections.abc import Callable

@@ -13,8 +13,6 @@ bytes whose offset has all bits inverted, so that it is negative. Before this of
 may show the log to consumers.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Iterator, Mapping

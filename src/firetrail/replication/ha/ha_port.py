@@ -5,8 +5,6 @@ reported when the broker starts, not when a slave is promoted, and the address t
 know stays valid. Connections are passed to the service of a master; a slave closes them.
 """
 
-from __future__ import annotations
-
 import logging
 import selectors
 import socket

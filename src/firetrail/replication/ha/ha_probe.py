@@ -4,8 +4,6 @@ Users take the HA port for the port of the broker. A request to it gets no answe
 sends the first report of an empty one and looks for the header of a transfer.
 """
 
-from __future__ import annotations
-
 import asyncio
 import secrets
 from contextlib import suppress

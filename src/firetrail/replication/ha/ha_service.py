@@ -1,7 +1,5 @@
 """The service of a master that sends the commit log to every replica that connects."""
 
-from __future__ import annotations
-
 import logging
 import socket
 from collections.abc import Callable

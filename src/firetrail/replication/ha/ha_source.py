@@ -1,7 +1,5 @@
 """The parts of a master that serve replicas, and the settings of its HA port."""
 
-from __future__ import annotations
-
 import socket
 from asyncio import AbstractEventLoop
 from collections.abc import Callable

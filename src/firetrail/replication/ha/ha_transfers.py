@@ -1,7 +1,5 @@
 """The transfers of a master to one replica: by a thread, which may wait, or by an event loop."""
 
-from __future__ import annotations
-
 import socket
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """The master's side of an HA connection, without any I/O."""
 
-from __future__ import annotations
-
 from math import inf
 from typing import NamedTuple, Protocol
 

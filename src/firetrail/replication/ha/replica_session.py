@@ -4,8 +4,6 @@ A session takes the bytes that a master sends and returns the reports to send ba
 and clocks are left to the caller, so that tests can cut and delay a connection at any byte.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 

@@ -5,8 +5,6 @@ epochs. The slave then sends *reports* as in the classic protocol, and the maste
 headers also have the epoch of the bytes and the offset up to which they are confirmed.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from struct import Struct
 from typing import NamedTuple

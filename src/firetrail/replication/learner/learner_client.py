@@ -1,7 +1,5 @@
 """The connection of a replica to the HA port of a Java master in controller mode."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 from firetrail.replication.ha.ha_client import HAClient

@@ -11,8 +11,6 @@ caller compares the last record of the replica with the master's, after the hand
 loses its role closes its connections before it changes its log.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Iterator
 from typing import Protocol

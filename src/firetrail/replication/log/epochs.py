@@ -8,8 +8,6 @@ The list is kept in RocketMQ's file, ``epochFileCheckpoint``, so that a Java bro
 mode can take over the folder, and the reverse.
 """
 
-from __future__ import annotations
-
 import logging
 import zlib
 from collections.abc import Iterable, Sequence

@@ -6,8 +6,6 @@ So the log of a replica consists of whole records at any moment, and a bit that 
 on the master's disk stops the replica instead of becoming part of its log.
 """
 
-from __future__ import annotations
-
 from typing import Protocol
 
 from firetrail.errors import DivergedError, ReplicationError

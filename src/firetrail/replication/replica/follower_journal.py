@@ -1,7 +1,5 @@
 """The journal of a replica: notes and log lines about its state."""
 
-from __future__ import annotations
-
 import logging
 
 from firetrail.pace.reminders import Reminders

@@ -1,7 +1,5 @@
 """The status of a replica: its state, and its progress."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from enum import Enum
 

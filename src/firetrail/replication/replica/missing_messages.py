@@ -1,7 +1,5 @@
 """Old messages that a replica has deleted, and its master still has."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable
 

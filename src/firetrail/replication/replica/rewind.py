@@ -6,8 +6,6 @@ VIEW_MESSAGE_BY_ID returns the master's record at an offset. Every log file begi
 files are searched first and then the records of one file: about 40 requests for any log.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Sequence
 from pathlib import Path

@@ -3,8 +3,6 @@
 All of this happens before the append lock is taken.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Self

@@ -4,8 +4,6 @@ A closure of the gate is not enough for this. A process can be stopped for any t
 thing that it does afterwards may be to answer a request. So a put asks the clock.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Protocol
 

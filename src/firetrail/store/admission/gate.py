@@ -1,7 +1,5 @@
 """The gate that lets messages into the store, or refuses them with a reason."""
 
-from __future__ import annotations
-
 import logging
 from enum import Enum
 

@@ -1,7 +1,5 @@
 """The arrival of messages in a queue, and the readers that wait for it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 

@@ -1,7 +1,5 @@
 """Requests of an event loop that wait until the messages stored before them are dispatched."""
 
-from __future__ import annotations
-
 from asyncio import AbstractEventLoop, Future
 from collections import deque
 from typing import NamedTuple

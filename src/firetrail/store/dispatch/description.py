@@ -1,7 +1,5 @@
 """The content of an extended unit: the store time of a record, and the filters that it matches."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from firetrail.storage.segment_queue import SegmentQueue

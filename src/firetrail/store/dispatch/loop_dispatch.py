@@ -1,7 +1,5 @@
 """Dispatch in the event loop that puts messages, instead of the dispatcher's thread."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable
 from threading import get_ident

@@ -4,8 +4,6 @@ Records of a topic can be in the log although they are in no consume queue: the 
 or Java keeps its queues in another format (``queue.type=BatchCQ``).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from functools import cached_property
 from pathlib import Path

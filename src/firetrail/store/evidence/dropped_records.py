@@ -14,8 +14,6 @@ The search for records is limited by what was written: holes are skipped, and ze
 as clearing the tail does anyway.
 """
 
-from __future__ import annotations
-
 from contextlib import closing
 from pathlib import Path
 from typing import NamedTuple

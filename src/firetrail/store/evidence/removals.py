@@ -5,8 +5,6 @@ the inventory how far. Any other file that is missing at the beginning of the lo
 other means: by hand, by a script, or because a copy of the store is incomplete.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterable
 from pathlib import Path

@@ -4,8 +4,6 @@ Nothing in the files says so, but a message with a tag shows it: all its entries
 one of them is that of the tag or none is.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import suppress
 from itertools import groupby

@@ -1,7 +1,5 @@
 """Files and folders in a store that do not belong to it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

@@ -6,8 +6,6 @@ Readers of a closed store check here whether that is so. ``firetrail fsck`` find
 because it compares everything with the log.
 """
 
-from __future__ import annotations
-
 from array import array
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing

@@ -1,7 +1,5 @@
 """The readable index files of a store that is only read; unreadable ones are reported."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from firetrail.errors import StoreDamagedError

@@ -13,8 +13,6 @@ In a torn tail, good records may follow the position where recovery ends the log
 them before it clears the tail.
 """
 
-from __future__ import annotations
-
 from enum import Enum
 from typing import NamedTuple
 

@@ -19,8 +19,6 @@ Which queues are read
     (damage, or much log that none of them covers), the other queues are read as well.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from contextlib import closing
 from enum import Enum

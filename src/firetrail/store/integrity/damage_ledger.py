@@ -1,7 +1,5 @@
 """The damaged records of an open log: found by readers or by a scrub, and repaired or given up."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 

@@ -1,7 +1,5 @@
 """Damaged messages of a queue: which file is damaged and where, and how far the damage goes."""
 
-from __future__ import annotations
-
 import logging
 
 from firetrail.errors import StoreDamagedError

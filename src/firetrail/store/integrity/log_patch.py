@@ -1,7 +1,5 @@
 """Parts of the log that one broker copies from another: read if they are good, written in place."""
 
-from __future__ import annotations
-
 from firetrail.errors import StoreDamagedError, StoreError
 from firetrail.format import layout
 from firetrail.format.columns import Check, Columns, Stop

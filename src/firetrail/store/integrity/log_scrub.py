@@ -1,7 +1,5 @@
 """The scrub of an open store: it reads the log in small steps, to find damage before readers do."""
 
-from __future__ import annotations
-
 from collections.abc import Generator
 from contextlib import closing
 from pathlib import Path

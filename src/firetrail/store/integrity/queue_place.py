@@ -9,8 +9,6 @@ Java can leave a queue in which the numbers of all records differ from those of 
 constant. Such a difference is no damage: it shows in the neighbours as well.
 """
 
-from __future__ import annotations
-
 from firetrail.format.light import is_light
 from firetrail.format.record import Record, decode_record
 from firetrail.storage.segment_queue import SegmentQueue

@@ -6,8 +6,6 @@ and position and is written. A record never spans two files: if it does not fit 
 spare, a BLANK record fills the file, and the record goes to the next one.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """The files of a log that is only read: files that do not fit are reported, not refused."""
 
-from __future__ import annotations
-
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """The good records of a log, whatever is damaged between them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import NamedTuple
 

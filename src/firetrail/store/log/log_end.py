@@ -1,7 +1,5 @@
 """The end of a log opened for reading, by the rules of :mod:`firetrail.store.inspect.view`."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 

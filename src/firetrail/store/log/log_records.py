@@ -4,8 +4,6 @@
 :func:`scan_record` checks a whole record and returns its fields, or why it is not good.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 from firetrail.errors import FormatError

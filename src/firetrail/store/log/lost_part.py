@@ -1,7 +1,5 @@
 """A part of the log that is lost: its messages, queue offsets and times, by queue."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 

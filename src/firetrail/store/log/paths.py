@@ -7,8 +7,6 @@ elsewhere, so that every tool finds the log without a configuration. ``docs/form
 describes the file and the rules.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """Log lines about work that takes long."""
 
-from __future__ import annotations
-
 import logging
 
 from firetrail.system import Clock

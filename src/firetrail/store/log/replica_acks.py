@@ -1,7 +1,5 @@
 """The part of the log that replicas have confirmed, and the puts that wait for it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Hashable
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """Numbered appends to the log: new queues, delays, light queues and batches."""
 
-from __future__ import annotations
-
 from collections.abc import Container
 
 from firetrail.errors import IllegalMessageError

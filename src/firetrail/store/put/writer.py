@@ -1,7 +1,5 @@
 """The puts of a store: single messages and batches, for threads and for event loops."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Callable
 from threading import get_ident

@@ -36,8 +36,6 @@ units are consecutive although the numbers in records are not. ``append_light`` 
 physical offsets instead of numbers.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from pathlib import Path
 

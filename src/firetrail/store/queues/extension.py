@@ -6,8 +6,6 @@ that point to them. They only help filters: a unit without its extended unit mat
 filter, so damaged or missing extension files are dropped, and never keep a store from opening.
 """
 
-from __future__ import annotations
-
 import logging
 import struct
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Filters on extended units, which rule out messages before their records are read."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 from firetrail.format.files.extended_unit import ExtendedUnit

@@ -5,8 +5,6 @@ meets the queue offsets of one generation after those of another, and only the l
 the queue.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping
 from enum import StrEnum

@@ -4,8 +4,6 @@ Units are written consecutively, so a file is bisected, not read. The end can be
 opening the queue, which takes several times as long and a descriptor.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left
 from collections.abc import Callable
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """Positions, times and sizes of the queues of an open store."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from firetrail.format.files.unit import ConsumeQueueUnit

@@ -1,7 +1,5 @@
 """The messages of queues as records: found by the reader, then decoded."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 
 from firetrail.errors import FormatError, StoreDamagedError

@@ -4,8 +4,6 @@ Results are slices of the mapped log. Statuses and next offsets of :meth:`Reader
 Java store's table, condition by condition.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from enum import Enum
 from typing import NamedTuple

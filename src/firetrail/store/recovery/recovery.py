@@ -14,8 +14,6 @@ is dispatched again from there.
 Every step can be repeated: a recovery that was interrupted starts over and ends the same.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable
 from contextlib import closing

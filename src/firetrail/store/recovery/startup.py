@@ -1,7 +1,5 @@
 """One opening of a store: recovery, then the restoration of what is missing."""
 
-from __future__ import annotations
-
 from contextlib import closing
 from dataclasses import replace
 from functools import partial

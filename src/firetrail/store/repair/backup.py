@@ -11,8 +11,6 @@ Files that are removed during the copy are skipped; retention removes only files
 needed.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """The first damage of a log: whether queues can be rebuilt in spite of it, and where to cut."""
 
-from __future__ import annotations
-
 from contextlib import closing
 from typing import NamedTuple
 

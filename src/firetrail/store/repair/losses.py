@@ -1,7 +1,5 @@
 """The loss if the log ended earlier: messages, queues, queue offsets and times."""
 
-from __future__ import annotations
-
 from array import array
 from bisect import bisect_left
 from collections.abc import Container, Iterator, Mapping

@@ -15,8 +15,6 @@ decides: it was derived from the record before that was damaged. A queue that be
 that of a topic that was deleted and created again.
 """
 
-from __future__ import annotations
-
 from array import array
 from contextlib import closing
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ The derivation is that of the live dispatcher, so the files are identical byte f
 are named after the time of their creation, whichever program creates them).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path

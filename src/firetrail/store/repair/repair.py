@@ -13,8 +13,6 @@ as a store: ``firetrail dump`` shows the messages that were dropped. The store m
 repair takes its lock. A repair that is interrupted at any point can be started again.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager

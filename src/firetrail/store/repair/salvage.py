@@ -8,8 +8,6 @@ ones. A record whose topic or queue id is damaged is left out and reported; one 
 is damaged gets the right one. The damaged store is only read.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple

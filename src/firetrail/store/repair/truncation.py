@@ -9,8 +9,6 @@ A crash at any point leaves a store that recovery accepts: with the whole log, o
 records that should have been removed. The truncation can then be repeated.
 """
 
-from __future__ import annotations
-
 from contextlib import closing
 from pathlib import Path
 from typing import NamedTuple

@@ -8,8 +8,6 @@ The archive job writes the file after its manifest. Retention reads it if it is 
 only archived files. To stop waiting for a lake, remove its file.
 """
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import NamedTuple

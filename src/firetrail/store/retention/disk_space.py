@@ -1,7 +1,5 @@
 """The space on the disks of an open store."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from firetrail.store.admission.gate import Closure, Gate

@@ -5,8 +5,6 @@ they write their journal. Without this account, retention would delete file afte
 figure does not move.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 

@@ -3,8 +3,6 @@
 The cost of a round depends on what has changed since the last one, not on the size of the store.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 

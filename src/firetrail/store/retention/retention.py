@@ -8,8 +8,6 @@ configured, before it is archived. Expired files that a connected replica needs 
 disk has room. Queues and index follow the new beginning of the log.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable
 from datetime import datetime

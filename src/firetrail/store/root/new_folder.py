@@ -1,7 +1,5 @@
 """New folders that are complete or do not exist, and that one process at a time fills."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The file sizes of an existing store, derived from the files themselves."""
 
-from __future__ import annotations
-
 from itertools import islice
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The parts of an open store that those around them share."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 

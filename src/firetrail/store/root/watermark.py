@@ -14,8 +14,6 @@ records before the dispatched offset. A watermark is valid only if no other prog
 store since: the checkpoint then still holds the times that the watermark repeats.
 """
 
-from __future__ import annotations
-
 import zlib
 from pathlib import Path
 from typing import NamedTuple

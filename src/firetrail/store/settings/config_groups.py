@@ -1,7 +1,5 @@
 """The groups and units of the store's settings."""
 
-from __future__ import annotations
-
 from firetrail.format.names import OFFSET_MAX
 from firetrail.settings.settings_table import Flag, Group, Whole
 

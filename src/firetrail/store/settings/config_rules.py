@@ -1,7 +1,5 @@
 """Rules between the settings of a store, and the limits that follow from the format."""
 
-from __future__ import annotations
-
 import enum
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import PurePath

@@ -1,7 +1,5 @@
 """The settings of a store's files: the first part of the table in ``config``."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from firetrail.format import layout

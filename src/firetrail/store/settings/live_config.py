@@ -1,7 +1,5 @@
 """Settings of a store that can be changed while it is open."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -15,8 +15,6 @@ before the third fails, the master continues; it does so by itself after ``FROZE
 was given away and the member does not take it, the group elects a master as after a failure.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Callable

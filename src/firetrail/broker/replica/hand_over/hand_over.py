@@ -8,8 +8,6 @@
 :meth:`HandOver.restore` undoes all of them.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Callable

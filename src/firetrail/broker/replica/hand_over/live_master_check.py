@@ -4,8 +4,6 @@ A Firetrail broker reports its status. A Java broker does not know that request;
 settings instead, and its role is one of them.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 from firetrail.broker.replica.role_requests import ask_status

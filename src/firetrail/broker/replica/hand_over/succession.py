@@ -5,8 +5,6 @@ The master names a member in the consensus engine. That member takes over as aft
 its disk is nearly full as well, so two full members do not hand over to each other.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import math

@@ -14,8 +14,6 @@ The former master notes that it has stepped down, until it has found a master to
 none, an administrator can make it the master again.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable

@@ -1,7 +1,5 @@
 """Requests that brokers send to a push consumer, mostly on behalf of an administrator."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Protocol
 

@@ -1,7 +1,5 @@
 """Commits of a group's member, which never take the progress of another member back."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import math

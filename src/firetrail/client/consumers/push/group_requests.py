@@ -1,7 +1,5 @@
 """Requests that a member of a consumer group sends to brokers."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Callable, Iterable

@@ -1,7 +1,5 @@
 """Calls of listeners: each ends with success, with a failure, or with the end of its task."""
 
-from __future__ import annotations
-
 import asyncio
 import inspect
 import logging

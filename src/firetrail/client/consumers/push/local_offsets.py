@@ -5,8 +5,6 @@ The file is ``<folder>/<client>/<group>/offsets.json``. Its previous version is 
 consumer can continue with the file.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Mapping

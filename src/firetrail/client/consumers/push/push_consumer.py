@@ -1,7 +1,5 @@
 """The push consumer: the members of its group share the queues of the topics they subscribe to."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Iterable, Mapping, Sequence

@@ -5,8 +5,6 @@ lock only means that its owner has not committed its last offset yet, so the nex
 waits a moment for the lock, but not forever.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import math

@@ -1,7 +1,5 @@
 """The offset at which a consumer group starts in a queue without a committed offset."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterable
 

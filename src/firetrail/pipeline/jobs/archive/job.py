@@ -10,8 +10,6 @@ records are archived; if that machine then loses power, the next run detects tha
 differently and reports it.
 """
 
-from __future__ import annotations
-
 import uuid
 from collections.abc import Callable
 from pathlib import Path

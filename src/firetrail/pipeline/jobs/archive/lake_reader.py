@@ -1,7 +1,5 @@
 """The reader of a lake: exactly the files that its manifest lists, in any table format."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pyarrow as pa

@@ -8,8 +8,6 @@ Plain Parquet files have no other commit than their names, so a job that finds a
 names the remaining files and publishes it.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable
 from importlib import import_module

@@ -11,8 +11,6 @@ Checks and verdict are those of ``firetrail fsck``; here they run in parallel:
    are missing in one file may be in the next.
 """
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Callable
 from functools import cached_property

@@ -1,7 +1,5 @@
 """The result of an audit as one HTML page, styled like the report."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from html import escape

@@ -1,7 +1,5 @@
 """The arrangement of units and entries in files, computed from their numbers alone."""
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Iterable, Iterator
 from datetime import datetime, timedelta

@@ -4,8 +4,6 @@ Files are written by the same classes as in a live store. Every attempt at a tas
 its own, and its files are synced when it returns.
 """
 
-from __future__ import annotations
-
 from contextlib import closing
 from pathlib import Path
 from typing import NamedTuple

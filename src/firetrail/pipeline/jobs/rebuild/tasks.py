@@ -1,7 +1,5 @@
 """The tasks of a rebuild that read the log; ``assembly`` has those that write files."""
 
-from __future__ import annotations
-
 from contextlib import closing
 from pathlib import Path
 from typing import NamedTuple

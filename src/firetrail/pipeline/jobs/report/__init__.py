@@ -1,7 +1,5 @@
 """The report job: shows the content of a store on one HTML page."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The components of Firetrail's HTML pages; each page is a single self-contained file."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from html import escape

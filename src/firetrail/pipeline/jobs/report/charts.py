@@ -1,7 +1,5 @@
 """The charts of the report."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ Each query reads only the columns that it needs. The size of the results is limi
 queues, the classes of the plots, and the number of tags and keys shown.
 """
 
-from __future__ import annotations
-
 from itertools import chain
 from pathlib import Path
 from typing import NamedTuple

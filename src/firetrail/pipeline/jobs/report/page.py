@@ -1,7 +1,5 @@
 """The report as a self-contained HTML page: it needs no network, fonts or libraries."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from datetime import datetime
 from html import escape

@@ -4,8 +4,6 @@ Colours are classes of the page's style sheet (``t0``, ``t1``, … for topics), 
 works on the light and the dark page. All text from a store passes through :func:`escape`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime

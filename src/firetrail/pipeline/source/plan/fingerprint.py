@@ -13,8 +13,6 @@ only if the newest file exists and is unchanged, and all files before them are m
 other missing file is an error (``NotSharedError``), whatever the options say.
 """
 
-from __future__ import annotations
-
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path

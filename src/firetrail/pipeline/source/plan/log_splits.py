@@ -4,8 +4,6 @@ The position of a record near an offset is found in the consume queues by bisect
 grows with the number of segments and queues, not with the number of messages.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator, Sequence
 

@@ -1,7 +1,5 @@
 """The plan of a batch read of a store: its splits, and notes on what they leave out."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import chain

@@ -1,7 +1,5 @@
 """Splits of stores, the work of one task each: small, picklable descriptions of ranges."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 from firetrail.pipeline.kernels.pick import TIME_MAX, TIME_MIN

@@ -1,7 +1,5 @@
 """Requests to brokers about popped messages, in the terms of their receipts."""
 
-from __future__ import annotations
-
 from collections.abc import Awaitable
 
 from firetrail.auth.caller import Caller

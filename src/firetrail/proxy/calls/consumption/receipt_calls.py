@@ -1,7 +1,5 @@
 """Calls about received messages: acknowledge, change the invisible time, move to dead letters."""
 
-from __future__ import annotations
-
 from collections.abc import Awaitable, Callable, Sequence
 
 from firetrail.broker.pop.acknowledgement import PopAck

@@ -1,7 +1,5 @@
 """ReceiveMessage: messages for consumers, which they have to acknowledge."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence

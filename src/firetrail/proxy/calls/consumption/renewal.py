@@ -4,8 +4,6 @@ Push consumers let the service renew their messages. The handles that they have 
 newer ones in this table. Messages whose client left become visible to others.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import heapq

@@ -4,8 +4,6 @@ The messages of a FIFO topic are stored in order, but gRPC clients get them in o
 group was created for that.
 """
 
-from __future__ import annotations
-
 import logging
 
 from firetrail.errors import FiretrailError

@@ -1,7 +1,5 @@
 """The bodies of administration: requests and answers of ``mqadmin``, the dashboard and the like."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 

@@ -1,7 +1,5 @@
 """Headers of administration, except those that other clients use as well."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from firetrail.remoting.messages.typed_header import (

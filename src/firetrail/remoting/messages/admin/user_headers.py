@@ -1,7 +1,5 @@
 """Headers of the requests about users and policies, and about the accounts of ACL 1.0."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from firetrail.remoting.messages.typed_header import Header, OtherText, ShownName

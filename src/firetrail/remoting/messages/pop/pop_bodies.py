@@ -4,8 +4,6 @@ A broker stores pops and acknowledgements as messages in an internal topic. Thei
 names, because there is one message per pop and per acknowledgement.
 """
 
-from __future__ import annotations
-
 import base64
 import binascii
 import json

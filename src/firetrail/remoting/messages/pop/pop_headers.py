@@ -1,7 +1,5 @@
 """The headers of POP consumption, in which messages are acknowledged individually."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from firetrail.remoting.messages.typed_header import GroupName, Header, Long, OtherText, TopicName

@@ -1,7 +1,5 @@
 """The check as a whole: one pass over the log, then the units, entries and files that are left."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from firetrail.format.columns import Check, Columns, Stop

@@ -4,8 +4,6 @@ Entries are in the order of the log, across all index files, so both sides are w
 If they differ, the next entries decide which of them is missing, superfluous or wrong.
 """
 
-from __future__ import annotations
-
 from array import array
 from functools import lru_cache
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """Extended units compared with the records that they are about."""
 
-from __future__ import annotations
-
 from contextlib import suppress
 
 from firetrail.errors import SegmentSizeError, StoreDamagedError

@@ -1,7 +1,5 @@
 """Checkpoint and watermark compared with the log, and the broker's files with the inventory."""
 
-from __future__ import annotations
-
 from contextlib import closing
 from functools import partial
 

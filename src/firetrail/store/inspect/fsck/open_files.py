@@ -1,7 +1,5 @@
 """Open files of consume queues, of which a store may have more than a process can open."""
 
-from __future__ import annotations
-
 from collections import OrderedDict
 from pathlib import Path
 

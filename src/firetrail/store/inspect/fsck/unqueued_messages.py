@@ -1,7 +1,5 @@
 """Messages of the log that have no consume queue for a good reason."""
 
-from __future__ import annotations
-
 from collections.abc import Container
 from functools import cached_property
 
