@@ -63,7 +63,6 @@ class ModuleWithExtras(pytest.Module):
     """A test module that is skipped if an optional package that it imports is missing."""
 
     def collect(self) -> Iterable[pytest.Item | pytest.Collector]:
-        """Import the module and return its tests."""
         try:
             return super().collect()
         except Exception as error:

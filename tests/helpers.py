@@ -108,7 +108,6 @@ class FaultyFiles(Files):
             released.set()
 
     def on(self, operation: str, action: Callable[[], None], name: str = "") -> None:
-        """Call ``action`` before each such operation."""
         self._stalls.append((operation, name, action))
 
     def count(self, operation: str, name: str = "") -> int:
@@ -116,7 +115,6 @@ class FaultyFiles(Files):
         return sum(c.operation == operation and concerns(c.path, name) for c in self.calls)
 
     def tally(self) -> Counter[str]:
-        """Count the operations of each kind."""
         return Counter(call.operation for call in self.calls)
 
     def forget(self) -> None:
@@ -125,7 +123,6 @@ class FaultyFiles(Files):
 
     @property
     def open_files(self) -> list[Path]:
-        """Return the files that were opened and not closed."""
         return sorted(self._paths.values())
 
     def _note(self, operation: str, target: Path | int) -> None:
@@ -311,7 +308,6 @@ def put_all(store: Store, bodies: Sequence[bytes], topic: str = "T", **fields: A
 
 
 def bodies(store: Store, topic: str = "T", queue_id: int = 0) -> list[bytes]:
-    """Return the bodies of the messages in a queue."""
     return [bytes(message.body) for message in store.read(topic, queue_id)]
 
 

@@ -78,7 +78,6 @@ class LateSelector(selectors.BaseSelector):
 
 
 def add_option(parser: pytest.Parser) -> None:
-    """Add the option."""
     parser.addoption(
         "--late-events", metavar="SEED", type=int, help="let events of event loops come late"
     )

@@ -124,15 +124,12 @@ class LateThreads:
         return threading.Thread(target=run_late, name=name, daemon=True)
 
     def lock(self) -> Lock:
-        """Return a lock."""
         return LateLock(self._lateness)
 
     def event(self) -> Event:
-        """Return an event."""
         return LateEvent(self._lateness)
 
     def condition(self) -> Condition:
-        """Return a condition."""
         return LateCondition(self._lateness)
 
     def sleep_ms(self, pause_ms: int) -> None:
@@ -148,7 +145,6 @@ class LateThreads:
 
 
 def add_option(parser: pytest.Parser) -> None:
-    """Add the option."""
     parser.addoption(
         "--late-threads",
         type=int,

@@ -20,7 +20,6 @@ CRASHED = [name for name in NAMES if "crashed" in name]
 
 
 def copy_of(name: str, target: Path) -> Path:
-    """Return a copy of a golden store that may be changed."""
     shutil.copytree(GOLDEN / name, target / name)
     return target / name
 

@@ -208,7 +208,6 @@ def test_imports_go_down() -> None:
 
 
 def imported_modules(path: Path) -> set[Path]:
-    """The modules of the package that a module imports."""
     found = set()
     for _, name in imported_names(path):
         parts = name.removeprefix("cython.cimports.").split(".")

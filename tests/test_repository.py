@@ -98,7 +98,6 @@ class Facts(NamedTuple):
 
 @cache
 def facts() -> dict[str, Facts]:
-    """Return the facts of all modules, by name."""
     return {name: facts_of(ast.parse(text)) for name, text in modules().items()}
 
 

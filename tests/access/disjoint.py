@@ -57,7 +57,6 @@ class Disjoint:
         self._default = self.connect()
 
     def connect(self, handlers: Mapping[int, Handler] | None = None) -> RemotingClient:
-        """Return another client, with a connection of its own."""
         client = RemotingClient(handlers)
         self._stack.push_async_callback(client.close)
         return client
@@ -93,7 +92,6 @@ class Disjoint:
         await asyncio.to_thread(self.broker.store.wait_dispatched)
 
     def bodies(self, topic: str) -> list[bytes]:
-        """The bodies of all messages of a topic."""
         return [record.body for record in self.broker.store.read(topic)]
 
     async def beat(
@@ -187,5 +185,4 @@ class Attacks:
 
     @property
     def rows(self) -> list[tuple[str, Attack]]:
-        """All attacks, each with its claim."""
         return [(claim, each) for claim, found in self.by_claim.items() for each in found]

@@ -35,7 +35,6 @@ NAMES = [("A", "GA"), ("A", "GE"), ("E", "GA")]
 
 
 def about(message: Popped, topic: str, group: str) -> Fields:
-    """Return the fields of a request about a popped message, with other names."""
     return dict(request_fields(message, topic, group))
 
 

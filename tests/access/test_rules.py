@@ -297,7 +297,6 @@ def test_the_refusal_of_a_missing_name_names_the_field() -> None:
 
 
 def allowing(*resources: str) -> User:
-    """Return a user who may do everything with some resources."""
     everything = frozenset({Action.ALL})
     return user(*(PolicyEntry(Resource.parse(e), everything, Decision.ALLOW) for e in resources))
 

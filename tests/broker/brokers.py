@@ -72,7 +72,6 @@ class Talk:
         version: int = Version.V4_9_8,
         **more: Field,
     ) -> RemotingCommand:
-        """SEND_MESSAGE_V2."""
         fields: Fields = {
             "a": "PG",
             "b": topic,
@@ -90,7 +89,6 @@ class Talk:
         return await self._request(code, body, version, changed)
 
     async def pull(self, topic: str, offset: int = 0, **changes: Field) -> RemotingCommand:
-        """PULL_MESSAGE."""
         fields: Fields = {
             "consumerGroup": "CG",
             "topic": topic,
@@ -117,7 +115,6 @@ class Talk:
     async def commit(
         self, offset: int, group: str = "CG", topic: str = "T1", queue_id: int = 0
     ) -> RemotingCommand:
-        """UPDATE_CONSUMER_OFFSET."""
         return await self.ask(
             RequestCode.UPDATE_CONSUMER_OFFSET,
             consumerGroup=group,
@@ -129,7 +126,6 @@ class Talk:
     async def committed(
         self, group: str = "CG", topic: str = "T1", queue_id: int = 0
     ) -> int | None:
-        """Return the offset of a group (QUERY_CONSUMER_OFFSET)."""
         answer = await self.ask(
             RequestCode.QUERY_CONSUMER_OFFSET, consumerGroup=group, topic=topic, queueId=queue_id
         )
@@ -163,7 +159,6 @@ def text(value: str | int) -> str:
 
 
 def records(content: bytes) -> list[Record]:
-    """The messages of a pull."""
     found = []
     at = 0
     while at < len(content):

@@ -69,7 +69,6 @@ class BrokerGroup:
         self._store = store
 
     async def start(self, number: int, **settings: Any) -> Broker:
-        """Start a member."""
         endpoint = self.endpoints.setdefault(number, self.etcd.endpoint())
         endpoint.cut = False
         founds = number == 1
@@ -140,7 +139,6 @@ class BrokerGroup:
         return masters()[0]
 
     async def in_sync(self, *members: int) -> None:
-        """Wait until these are the in-sync set."""
         await until(lambda: all(status_of(b).in_sync == {*members} for b in self.members.values()))
 
     async def connected(self, master: int) -> None:
@@ -148,7 +146,6 @@ class BrokerGroup:
         await until(lambda: not self.members[master].broker_store.replica_acks.missing)
 
     async def send(self, number: int, body: bytes) -> RemotingCommand:
-        """Send a message to a member, with any outcome."""
         talk = Talk(self.members[number], self.client)
         return await talk.send("T1", body, code=310)
 

@@ -47,7 +47,6 @@ class Popped(NamedTuple):
 
 
 async def fill(talk: Talk, topic: str, *bodies: bytes, **changes: Field) -> None:
-    """Messages, readable."""
     for body in bodies:
         assert (await talk.send(topic, body, changes)).code == 0
     await asyncio.to_thread(talk.broker.store.wait_dispatched)
@@ -109,7 +108,6 @@ async def pop(
 
 
 def request_fields(message: Popped, topic: str = "T1", group: str = "CG") -> Fields:
-    """Return the fields of a request about a popped message."""
     receipt = message.receipt
     return {
         "consumerGroup": group,
@@ -123,7 +121,6 @@ def request_fields(message: Popped, topic: str = "T1", group: str = "CG") -> Fie
 async def ack(
     talk: Talk, message: Popped, changes: Mapping[str, Field] | None = None, **more: Field
 ) -> RemotingCommand:
-    """ACK_MESSAGE."""
     return await talk.ask(
         RequestCode.ACK_MESSAGE, {**request_fields(message), **(changes or {}), **more}
     )
@@ -132,6 +129,5 @@ async def ack(
 async def change(
     talk: Talk, message: Popped, invisible_ms: int, **changes: Field
 ) -> RemotingCommand:
-    """CHANGE_MESSAGE_INVISIBLETIME."""
     fields = request_fields(message) | {"invisibleTime": invisible_ms} | changes
     return await talk.ask(RequestCode.CHANGE_MESSAGE_INVISIBLETIME, fields)

@@ -49,7 +49,6 @@ class Secured:
         return await self._client.request(address or self.broker.address, command, PATIENCE_S)
 
     async def allow(self, name: str, *grants: str) -> None:
-        """Create a user with grants."""
         body = info(name).encode(standard=True)
         answer = await self.ask(RequestCode.AUTH_CREATE_USER, {"username": name}, body)
         assert answer.code == 0, answer.remark

@@ -135,7 +135,6 @@ BAD_VALUES: tuple[object, ...] = (
 
 
 def header_names() -> list[str]:
-    """Every field of every request."""
     return sorted({field.wire for row in REQUESTS.values() for field in _plan(row.header)})
 
 

@@ -80,7 +80,6 @@ async def test_the_vip_port_requires_tls_and_signatures_as_the_main_port_does(
 
 
 async def verdict(port: int, access: Access) -> int | str:
-    """Return the code of a broker's answer."""
     client = RemotingClient(access=access)
     try:
         asked = RemotingCommand(RequestCode.GET_BROKER_RUNTIME_INFO)

@@ -36,7 +36,6 @@ class Recorder:
         self.modules: set[str] = set()
 
     def __call__(self, frame: FrameType, event: str, argument: object) -> None:
-        """Note the module of a call."""
         if self.is_on and event == "call":
             module = frame.f_globals.get("__name__", "")
             if module.startswith("firetrail.") and not _is_other_work(frame):
@@ -75,7 +74,6 @@ class StockClient:
         return head
 
     def close(self) -> None:
-        """Disconnect."""
         self._file.close()
         self._socket.close()
 

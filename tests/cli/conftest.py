@@ -35,8 +35,6 @@ Firetrail = Callable[..., CommandResult]
 
 @pytest.fixture
 def firetrail(capsys: pytest.CaptureFixture[str]) -> Firetrail:
-    """Call the command with some arguments."""
-
     def run(*arguments: object) -> CommandResult:
         try:
             code = cli.main([str(argument) for argument in arguments])

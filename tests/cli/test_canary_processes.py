@@ -113,7 +113,6 @@ class Servers:
         return found
 
     def log_of(self, name: str) -> Path:
-        """Return the path of a server's log."""
         return self.folder / f"{name}.log"
 
     def stop(self) -> None:
@@ -124,7 +123,6 @@ class Servers:
         self._running.clear()
 
     def close(self) -> None:
-        """End all processes."""
         self._stack.close()
 
     def check(self, *holders: str) -> None:
@@ -151,7 +149,6 @@ class Servers:
 
 @contextmanager
 def servers_in(folder: Path, authority: Authority) -> Iterator[Servers]:
-    """Run servers with their files in a folder."""
     servers = Servers(folder, authority)
     try:
         yield servers

@@ -32,7 +32,6 @@ def test_names_in_the_guide_are_exported() -> None:
 
 
 def types_in(hint: Any) -> Iterator[type]:
-    """Yield the classes in a type."""
     if isinstance(hint, type) and not typing.get_args(hint):
         yield hint
     for part in typing.get_args(hint):

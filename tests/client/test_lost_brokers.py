@@ -44,14 +44,12 @@ async def second_broker(namesrv: str) -> AsyncIterator[Broker]:
 
 @pytest.fixture
 async def there() -> AsyncIterator[Broker]:
-    """The broker that stays."""
     async with Broker.running(config=BrokerConfig(name=THERE), store=SOON) as broker:
         yield broker
 
 
 @pytest.fixture
 async def away(there: Broker) -> AsyncIterator[Broker]:
-    """The broker that a test may stop."""
     async with second_broker(there.namesrv) as broker:
         yield broker
 

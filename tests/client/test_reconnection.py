@@ -24,7 +24,6 @@ QUEUE = MessageQueue("T", "broker-a", 0)
 
 @pytest.fixture
 async def broker() -> AsyncIterator[Broker]:
-    """A broker with the topic ``T``, which has one queue."""
     async with Broker.running(store=SOON) as broker:
         broker.topics.put([TopicConfig("T", 1, 1)])
         yield broker

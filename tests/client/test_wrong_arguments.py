@@ -304,7 +304,6 @@ class Opened:
                 await client.close()
 
     def call(self, name: str, arguments: dict[str, Any]) -> object:
-        """Return the result of a function or method."""
         kind, _, method = name.partition(".")
         function = getattr(self.clients[kind], method) if method else FUNCTIONS[kind]
         various = arguments.pop("messages") if name == "SimpleConsumer.ack" else None

@@ -36,7 +36,6 @@ class Group:
 
     @property
     def items(self) -> bytes:
-        """As a client batch."""
         properties = f"KEYS\x01{self.keys}\x02".encode()
         return encode_batch(BatchItem(0, body, properties) for body in self.bodies)
 

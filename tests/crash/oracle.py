@@ -71,7 +71,6 @@ class Stored:
 
 
 def expected_properties(message: Message) -> dict[str, str]:
-    """Return the properties that a message is stored with."""
     expected: dict[str, str] = {}
     if message.keys:
         expected["KEYS"] = " ".join(message.keys)
@@ -174,7 +173,6 @@ class History:
         self.survive_power_loss = count if durable else min(self.survive_power_loss, count)
 
     def next_offsets(self) -> dict[QueueKey, int]:
-        """Return the offset of the next message of each queue."""
         return {m.queue: m.queue_offset + 1 for m in self.messages if m.is_in_queue}
 
 

@@ -133,7 +133,6 @@ class Process:
 
     @property
     def store(self) -> Store:
-        """The open store."""
         assert self._store is not None
         return self._store
 

@@ -44,7 +44,6 @@ class Oracle:
         self._since: list[Ended] = []
 
     def life(self, **more: Any) -> Life:
-        """Return the next life of the store."""
         settings = {"delete_interval_ms": 0, "destroy_forcibly_after_ms": 0}
         return Life(
             str(self.root), self.mode, self.seed, self.next_serial, settings=settings, **more
@@ -114,7 +113,6 @@ class Oracle:
 
 
 def walk(store: Store) -> Iterator[Record]:
-    """Yield every message of the log."""
     offset, end = store.log_range
     size = store.config.commit_log_file_size
     while offset < end:

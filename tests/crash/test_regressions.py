@@ -27,7 +27,6 @@ def folder() -> Iterator[Path]:
 
 
 def opened(folder: Path, mode: str = "sync", **settings: Any) -> Process:
-    """Return a process with a new store."""
     (folder / "live").mkdir()
     config = tiny_config(mode, **settings)
     process = Process(Disk(folder / "live"), config, History(), seed=1)

@@ -27,7 +27,6 @@ LISTED_QUEUES = 16
 
 
 def closed_store(folder: Path) -> Disk:
-    """Return a store that was closed."""
     (folder / "live").mkdir()
     disk = Disk(folder / "live")
     process = Process(disk, tiny_config("async"), History(), seed=1)

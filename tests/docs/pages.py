@@ -50,7 +50,6 @@ def blocks(page: Path) -> list[Block]:
 
 
 def output_of(page: Path, block: Block) -> str | None:
-    """Return the output that the page shows for a block, or None if it shows none."""
     text = page.read_text(encoding="utf-8")
     following = next((other for other in blocks(page) if other.start > block.start), None)
     if following is None or following.language != "text":

@@ -55,7 +55,6 @@ class Example(NamedTuple):
 
     @property
     def data(self) -> bytes:
-        """The bytes on the left."""
         found = []
         for line in self.text.splitlines():
             match = HEX_LINE.match(line)

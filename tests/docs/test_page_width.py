@@ -16,7 +16,6 @@ REFERENCE = re.compile(r"\[[^\]]+\]: \S+$")
 
 
 def long_lines(text: str) -> Iterator[int]:
-    """Yield the numbers of the lines that are too long."""
     block: str | None = None
     for number, line in enumerate(text.splitlines(), 1):
         if fence := FENCE.match(line):

@@ -75,7 +75,6 @@ class NamesrvTalk:
 
 @asynccontextmanager
 async def talking(**settings: Any) -> AsyncIterator[NamesrvTalk]:
-    """Run a name server, and talk to it."""
     server = NameServer(NameServerConfig(listen_port=0, **settings))
     client = RemotingClient()
     port = await server.start()

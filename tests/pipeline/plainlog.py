@@ -11,7 +11,6 @@ Row = dict[str, Any]
 
 
 def log_rows(store: Path) -> list[Row]:
-    """Return every record of the log."""
     rows = []
     for path in sorted((store / "commitlog").iterdir()):
         data, at = path.read_bytes(), 0

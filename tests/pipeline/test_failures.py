@@ -18,7 +18,6 @@ JVM stacktrace: …"""
 
 
 def raised_as(error: Exception) -> Exception:
-    """Return the error that ``error`` is raised as."""
     with pytest.raises(Exception) as caught, original_errors():
         raise error
     return caught.value

@@ -67,7 +67,6 @@ def archive(store: str, lake: str) -> None:
 
 
 def replay(store: str, target: str) -> None:
-    """Replay all messages in many commits."""
     StoreTarget.commit_messages = 5
     replay_module.replay(_session("local[2]"), store, target, where="topic = 'orders'")
 

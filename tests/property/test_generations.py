@@ -87,7 +87,6 @@ def without_some_queues(root: Path, chosen: list[int]) -> Path:
 
 
 def ends_in(root: Path, queues: Iterable[QueueKey]) -> dict[QueueKey, int]:
-    """Return the next number of each queue."""
     with StoreView.open(root) as view:
         return {key: view.tails[key].max_offset if key in view.tails else 0 for key in queues}
 

@@ -60,7 +60,6 @@ class FakeCall:
         self._callbacks.append(callback)
 
     def end(self, is_written: bool) -> None:
-        """End the call."""
         callbacks, self._callbacks = self._callbacks, []
         for callback in callbacks:
             callback(is_written)
@@ -107,7 +106,6 @@ class FakeBrokers:
         self.on_command: ClientCommands = ignored
 
     def add(self, topic: str, queues: int = 1, perm: int = 6, broker_id: int = 0) -> None:
-        """Add a topic on one broker."""
         self.topics[topic] = TopicConfig(topic, queues, queues, perm)
         self.routes[topic] = TopicRouteData(
             [QueueData("broker-a", queues, queues, perm)],

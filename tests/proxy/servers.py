@@ -95,8 +95,6 @@ class Echo:
 
 
 def methods_of(recorder: Recorder) -> Methods:
-    """Return methods of all kinds."""
-
     def echo(call: Call, request: Text) -> Text:
         recorder.calls.append(call)
         call.when_done(recorder.ended)
@@ -229,8 +227,6 @@ class ServerThread:
             self.loop.call_soon_threadsafe(self._stop.set)
 
     def call(self, function: Callable[[], Any]) -> Any:
-        """Call a function in the thread of the server."""
-
         async def run() -> Any:
             return function()
 

@@ -141,18 +141,15 @@ class Service:
     # -- setting up ---------------------------------------------------------------------------
 
     async def create_topic(self, name: str, kind: str = "", queues: int = 4, perm: int = 6) -> None:
-        """Create a topic on the broker."""
         attributes = {"+message.type": kind} if kind else None
         self.broker.topics.put([TopicConfig(name, queues, queues, perm, attributes=attributes)])
 
     def create_group(self, name: str = GROUP, **settings: Any) -> None:
-        """Create a consumer group on the broker."""
         self.broker.groups.put([SubscriptionGroupConfig(name, **settings)])
 
     # -- calls --------------------------------------------------------------------------------
 
     async def send(self, *messages: Message) -> SendMessageResponse:
-        """SendMessage."""
         request = SendMessageRequest(messages=messages)
         found = await self.answer(self.sending.send, SendMessageResponse, request)
         await asyncio.to_thread(self.broker.store.wait_dispatched)
@@ -161,7 +158,6 @@ class Service:
     async def frames(
         self, call: FakeCall | None = None, **changes: Any
     ) -> Sequence[ReceiveMessageResponse]:
-        """ReceiveMessage."""
         request = receive_request(**changes)
         try:
             frames = await self.receiving.receive(call or FakeCall(), self.client, request)
@@ -170,12 +166,10 @@ class Service:
         return [ReceiveMessageResponse.FromString(each.SerializeToString()) for each in frames]
 
     async def receive(self, call: FakeCall | None = None, **changes: Any) -> list[Message]:
-        """Return the messages of a receive."""
         frames = await self.frames(call, **changes)
         return [frame.message for frame in frames if frame.WhichOneof("content") == "message"]
 
     async def ack(self, *handles: str, topic: str = "T", group: str = GROUP) -> AckMessageResponse:
-        """AckMessage."""
         request = ack_request(*handles, topic=topic, group=group)
         found = await self.answer(self.receipts.ack, AckMessageResponse, request)
         return AckMessageResponse.FromString(found.SerializeToString())
@@ -183,7 +177,6 @@ class Service:
     async def change(
         self, handle: str, ms: int, topic: str = "T", group: str = GROUP
     ) -> ChangeInvisibleDurationResponse:
-        """ChangeInvisibleDuration."""
         request = change_request(handle, ms, topic, group)
         kind = ChangeInvisibleDurationResponse
         found = await self.answer(self.receipts.change, kind, request)
@@ -192,7 +185,6 @@ class Service:
     async def forward(
         self, handle: str, topic: str = "T", group: str = GROUP
     ) -> ForwardMessageToDeadLetterQueueResponse:
-        """ForwardMessageToDeadLetterQueue."""
         request = forward_request(handle, topic, group)
         kind = ForwardMessageToDeadLetterQueueResponse
         found = await self.answer(self.receipts.forward, kind, request)
@@ -237,7 +229,6 @@ def receive_request(**changes: Any) -> ReceiveMessageRequest:
 
 
 def ack_request(*handles: str, topic: str = "T", group: str = GROUP) -> AckMessageRequest:
-    """An acknowledgement of some messages."""
     return AckMessageRequest(
         group=Resource(name=group),
         topic=Resource(name=topic),
@@ -262,7 +253,6 @@ def change_request(
 def forward_request(
     handle: str, topic: str = "T", group: str = GROUP
 ) -> ForwardMessageToDeadLetterQueueRequest:
-    """A request to make a dead letter of a message."""
     return ForwardMessageToDeadLetterQueueRequest(
         group=Resource(name=group),
         topic=Resource(name=topic),
@@ -272,7 +262,6 @@ def forward_request(
 
 
 def at(ms: int) -> Timestamp:
-    """A time in ms."""
     return Timestamp(seconds=ms // 1000, nanos=ms % 1000 * 1_000_000)
 
 
@@ -291,7 +280,6 @@ def code(response: Any) -> str:
 async def serving(
     config: BrokerConfig | None = None, store: StoreConfig = SMALL
 ) -> AsyncIterator[Service]:
-    """Run a broker and the calls."""
     async with Broker.running(None, config, store) as broker:
         service = Service(broker)
         try:

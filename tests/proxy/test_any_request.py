@@ -61,7 +61,6 @@ def requests(descriptor: Any, depth: int = 0) -> st.SearchStrategy[dict[str, Any
 
 
 def calls() -> st.SearchStrategy[tuple[str, Any]]:
-    """Any request of any call, with the name of the call."""
     schema = messages.POOL.FindServiceByName("apache.rocketmq.v2.MessagingService")
     return st.one_of(
         *(

@@ -56,7 +56,6 @@ class FakeEtcd:
         return endpoint
 
     def stop(self) -> None:
-        """Stop all servers."""
         with self.changed:
             self._is_stopping = True
             self.changed.notify_all()

@@ -81,7 +81,6 @@ class Master:
 
 @contextmanager
 def running_loop() -> Iterator[asyncio.AbstractEventLoop]:
-    """An event loop in a thread of its own."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever)
     thread.start()

@@ -87,7 +87,6 @@ class FakeMaster:
         self.store.close()
 
     def fill(self, count: int, text: str = "") -> None:
-        """Put messages."""
         for number in range(count):
             message = Message("T", b"%s%05d" % (text.encode(), number) * 20)
             assert self.store.embedded.try_put(message).ok
@@ -121,7 +120,6 @@ class FakeMaster:
 
 @asynccontextmanager
 async def master_in(folder: Path, config: StoreConfig = MASTER) -> AsyncIterator[FakeMaster]:
-    """Run a master on a folder."""
     master = FakeMaster(folder, config)
     await master.start()
     try:
@@ -139,7 +137,6 @@ class Replica:
 
     @property
     def end(self) -> int:
-        """The end of the log."""
         return self.store.log.max_offset
 
 
@@ -150,7 +147,6 @@ async def replica_in(
     config: StoreConfig = REPLICA,
     settings: FollowerSettings = QUICK,
 ) -> AsyncIterator[Replica]:
-    """Run a replica that follows a master."""
     client = RemotingClient()
     with BrokerStore.open(folder, config, system=SYSTEM) as store:
         epochs = EpochFile(SYSTEM, folder)

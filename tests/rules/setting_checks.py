@@ -36,8 +36,6 @@ class Reads:
 
 
 def of_store(*names: str, store: StoreConfig = SMALL) -> Callable[[Check], Check]:
-    """Register the check of some settings of the store."""
-
     def register(check: Check) -> Check:
         STORE.update(dict.fromkeys(names, (store, check)))
         return check
@@ -46,8 +44,6 @@ def of_store(*names: str, store: StoreConfig = SMALL) -> Callable[[Check], Check
 
 
 def of_broker(*names: str) -> Callable[[Check], Check]:
-    """Register the check of some settings of the broker."""
-
     def register(check: Check) -> Check:
         BROKER.update(dict.fromkeys(names, check))
         return check

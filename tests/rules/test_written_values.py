@@ -92,7 +92,6 @@ POSITIVE: Mapping[str, Parse] = {
 
 
 def outcome(parse: Parse, text: str) -> object:
-    """Return the parsed value, or that it was refused with a reason."""
     try:
         return parse(text)
     except ConfigError:

@@ -35,7 +35,6 @@ REFUSED = "refused"
 
 
 def rows(*given: tuple[Any, ...]) -> dict[str, Any]:
-    """Return the outcome of each input, from rows with an outcome and its inputs."""
     return {text: outcome for outcome, *texts in given for text in texts}
 
 
@@ -61,7 +60,6 @@ class Ways(NamedTuple):
         return self.talk.broker.namesrv
 
     def create(self, topic: str, queues: int = 1) -> None:
-        """Create a topic."""
         self.talk.broker.topics.put([TopicConfig(topic, queues, queues)])
 
     async def dispatched(self) -> None:
@@ -76,7 +74,6 @@ async def all_ways(
     store: StoreConfig = SMALL,
     system: System | None = None,
 ) -> AsyncIterator[Ways]:
-    """Run a broker with a store in a folder, and open all ways to it."""
     async with talking(folder, config, store, system=system) as talk:
         service = Service(talk.broker)
         namesrv = talk.broker.namesrv
@@ -104,7 +101,6 @@ async def pulled(service: Service, topic: str, wanted: FilterExpression | None =
 
 
 async def grpc_pull(service: Service, topic: str) -> list[Any]:
-    """Return the messages of the same."""
     frames = await pulled(service, topic)
     return [each.message for each in frames if each.WhichOneof("content") == "message"]
 

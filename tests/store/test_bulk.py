@@ -63,7 +63,6 @@ def bodies_in(root: Path) -> list[bytes]:
 
 
 def check(root: Path) -> None:
-    """Check the store with fsck and by opening it."""
     with StoreView.open(root) as view:
         report = check_store(view, DELAYS)
         assert report.ok, report.problems

@@ -104,7 +104,6 @@ def path_of(root: Path, place: str) -> Path:
 
 
 def used(root: Path) -> list[bytes]:
-    """Open the store and use all of it."""
     with Store.open(root, CONFIG) as store:
         found = [message.body for message in store.read("T")]
         assert store.query("T", "k")

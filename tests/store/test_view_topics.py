@@ -19,7 +19,6 @@ pytestmark = pytest.mark.stepped_threads
 
 
 def offsets(view: StoreView) -> list[int]:
-    """Physical offsets of all records."""
     return [
         offset
         for part in view.walk()

@@ -46,7 +46,6 @@ class KeyUpdates:
         self._secret = bytes.fromhex(line.split()[2])
 
     def records(self, count: int) -> bytes:
-        """Return the next records."""
         return b"".join(self._next() for _ in range(count))
 
     def _next(self) -> bytes:

@@ -71,7 +71,6 @@ def run(name: str, seed: int, total: Counter[str]) -> bool:
 
 
 def listed(figures: Counter[str]) -> str:
-    """``name count`` for each figure."""
     return ", ".join(f"{name} {count}" for name, count in figures.items())
 
 

@@ -30,7 +30,6 @@ class Administering(Use):
     """An administrator that changes topics and groups one after the other."""
 
     async def begin(self, resources: AsyncExitStack) -> None:
-        """Begin."""
         self._possible: dict[tuple[str, str], set[int]] = {}
         """By kind and name: the numbers of queues that it may have."""
         self.answered = 0

@@ -92,7 +92,6 @@ class Coordinator:
         self.address = f"{node.host}:2379"
 
     async def start(self) -> None:
-        """Start it with the data that it has."""
         node = self._node
         server = etcd_server(self._folder, node.host, node.prefix, (2379, 2380))
         await asyncio.to_thread(self._running.enter_context, server)
@@ -135,7 +134,6 @@ class WitnessProcess:
         await self._answer()
 
     async def ask(self, command: str) -> dict[str, Any]:
-        """Return the answer to a command."""
         assert self._process is not None and self._process.stdin is not None
         self._process.stdin.write(f"{command}\n".encode())
         return await self._answer()
@@ -156,7 +154,6 @@ class WitnessProcess:
             await asyncio.sleep(0.05)
 
     async def close(self) -> None:
-        """End it."""
         if self._process is not None and self._process.returncode is None:
             with suppress(ProcessLookupError):
                 self._process.kill()
@@ -184,7 +181,6 @@ class Cluster:
         """How often an operator had to decide."""
 
     def new_member(self, number: int, place: int) -> Member:
-        """Return a member with a disk of its own."""
         folder = self.folder / f"member-{place}"
         folder.mkdir()
         size = f"size={DISK_MIB}m"
@@ -194,7 +190,6 @@ class Cluster:
         return Member(folder, number, self.nodes[place])
 
     async def start(self) -> None:
-        """Start everything."""
         self._stack.push_async_callback(self.close)
         await self.etcd.start()
         host = self.nodes[NAMESRV].host
@@ -258,7 +253,6 @@ class Cluster:
                 await asyncio.sleep(0.05)
 
     async def master(self) -> Member:
-        """Wait until a member holds the lease; return it."""
         async with asyncio.timeout(CALM_S):
             while not (view := await self.view()) or not view.holder:
                 await asyncio.sleep(0.02)
@@ -295,7 +289,6 @@ class Cluster:
             raise Unhealed(f"member {member.number} was not promoted: {said}")
 
     def twin(self, number: int) -> Member:
-        """Return a member of the same number as another one, in another place."""
         if number not in self._twins:
             folder = self.folder / f"twin-{number}"
             folder.mkdir()
@@ -304,7 +297,6 @@ class Cluster:
 
     @property
     def addresses(self) -> list[str]:
-        """Those of the brokers."""
         return [member.address for member in self.members]
 
     async def _firetrail(self, *arguments: str) -> tuple[int, str]:

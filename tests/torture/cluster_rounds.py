@@ -44,7 +44,6 @@ class Row:
     decisions: int = 0
 
     def add(self, answer: dict[str, Any], decisions: int) -> None:
-        """Add a run, by the answer of the client."""
         figures, wrong = answer["figures"], answer["wrong"]
         self.runs += 1
         self.acknowledged += int(figures.get("acknowledged", 0))
@@ -62,7 +61,6 @@ class Rows:
         self.by_fault: dict[str, Row] = {}
 
     def row(self, fault: str) -> Row:
-        """Return the row of a fault."""
         return self.by_fault.setdefault(fault, Row())
 
     def table(self) -> str:
@@ -70,7 +68,6 @@ class Rows:
         return table((name, self.by_fault[name]) for name in FAULTS if name in self.by_fault)
 
     def figures(self) -> Counter[str]:
-        """Return the sums."""
         rows = self.by_fault.values()
         return Counter(
             {
@@ -83,7 +80,6 @@ class Rows:
 
 
 def table(rows: Iterable[tuple[str, Row]]) -> str:
-    """Return rows as a table in Markdown."""
     lines = [
         "| fault | runs | acknowledged | lost | longest without a master |",
         "|---|--:|--:|--:|--:|",

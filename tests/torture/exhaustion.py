@@ -43,7 +43,6 @@ ANSWERS = 20
 
 
 def frame_of(command: RemotingCommand) -> bytes:
-    """Return the bytes of a command."""
     return b"".join(encode_frame(command))
 
 
@@ -135,13 +134,11 @@ class Honest:
         self.answers = 0
 
     async def answered(self) -> None:
-        """Return after some more answers."""
         enough = self.answers + ANSWERS
         while self.answers < enough:
             await asyncio.sleep(0.005)
 
     async def ask(self) -> None:
-        """Ask until cancelled."""
         client = RemotingClient()
         fields = {"topic": "T1", "queueId": "0"}
         try:

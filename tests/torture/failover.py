@@ -129,7 +129,6 @@ class Group:
                 await asyncio.sleep(0.1)
 
     async def start(self) -> None:
-        """Start all members, and their clients."""
         for number in MEMBERS:
             ports = free_ports(2)
             place = await self._network.place(number, ports)

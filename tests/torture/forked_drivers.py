@@ -49,7 +49,6 @@ class Forge:
         )
 
     def prepare(self, job: str) -> None:
-        """Make what a job begins with."""
         shutil.rmtree(self._prepared, ignore_errors=True)
         self._prepared.mkdir()
         JOBS[job].prepare(self._prepared)
@@ -103,7 +102,6 @@ class Forge:
         return self.faults.place
 
     def close(self) -> None:
-        """Let it end."""
         self._process.communicate()
         self.faults.close()
 

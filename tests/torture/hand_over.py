@@ -97,7 +97,6 @@ class Clients:
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
-        """Start all clients."""
         loops = [self._produce(topic) for topic in CLIENTS]
         loops += [self._transact(), self._commit()]
         self._tasks = [asyncio.create_task(loop) for loop in loops]
@@ -115,11 +114,9 @@ class Clients:
             await asyncio.sleep(PAUSE_S)
 
     def new_body(self, topic: str) -> bytes:
-        """Return the body of a new message."""
         return b"%s %d" % (topic.encode(), next(self._numbers))
 
     def note(self, topic: str, body: bytes, fields: Mapping[str, str]) -> None:
-        """Note that a message was acknowledged."""
         self.acknowledged[topic][body] = int(fields["msgId"][-16:], 16)
         if topic == PLAIN:
             self._newest = max(self._newest, int(fields["queueOffset"]) + 1)

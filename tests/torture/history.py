@@ -203,7 +203,6 @@ def _check_staleness(history: Sequence[Operation], staleness_ns: int) -> None:
 
 
 def _last(op: Operation) -> int:
-    """Return the offset of the last message of an operation."""
     return op.offset + len(op.ids) - 1
 
 

@@ -77,7 +77,6 @@ class Job:
     name = ""
 
     def prepare(self, folder: Path) -> None:
-        """Create the input of the job."""
         with Store.open(folder / "source", small_config()) as store:
             for number in range(MESSAGES):
                 topic = ("orders", "others")[number % 2]
@@ -349,7 +348,6 @@ def _set(module: Any, **values: Any) -> Iterator[None]:
 
 
 def _begin(root: Path) -> None:
-    """Create a store of small files with one message."""
     with Store.open(root, small_config()) as store:
         store.put(Message("before", b"old"))
 

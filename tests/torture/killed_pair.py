@@ -114,7 +114,6 @@ class KilledPair:
             self.scene.load.started()
 
     def check_replica(self) -> None:
-        """Check the files of the replica, which does not run."""
         store = self.replica.store
         there = {
             serial_of(record.body)

@@ -27,7 +27,6 @@ BODY_MAX = 3000
 
 
 def serial_of(body: bytes) -> int:
-    """Return the number of the message with this body."""
     return int(body.partition(b":")[0])
 
 
@@ -73,13 +72,11 @@ class Ledger:
     """Messages that were not in the log after a kill, and whose answer no client waits for."""
 
     def violated(self, kind: str, what: object, text: str) -> None:
-        """Raise a violation, or count it if the ledger is lenient."""
         if not self.lenient:
             raise Violation(text)
         self.wrong[kind].add(what)
 
     def body(self, serial: int) -> bytes:
-        """Return the body of a message."""
         source = random.Random(f"{self.seed} {serial}")
         return b"%d:" % serial + source.randbytes(source.choice((10, 100, 500, BODY_MAX)))
 
@@ -117,7 +114,6 @@ class Ledger:
 
     @property
     def acknowledged(self) -> list[int]:
-        """The numbers of the messages that must not be missing."""
         return [number for number, sent in enumerate(self.sent) if sent.acknowledged]
 
     def unseen(self, group: str, topics: Collection[str]) -> list[int]:
@@ -175,7 +171,6 @@ class Ledger:
             self.violated("at another place", serial, text)
 
     def check_files(self, store: Path) -> None:
-        """Check the files of a store that is not open."""
         with StoreView.open(store) as view:
             report = check_store(view, DelayLevels.parse(CONF["messageDelayLevel"]))
         if not report.ok:
@@ -184,7 +179,6 @@ class Ledger:
                 self.violated("files disagree", place, f"I4: fsck: {report.problems[:3]}")
 
     def check_keys(self, store: Path) -> None:
-        """Check that messages are found by their keys, in a store that is not open."""
         with StoreView.open(store) as view:
             for serial in self.acknowledged:
                 sent = self.sent[serial]

@@ -87,7 +87,6 @@ class Proxy:
 
     @property
     def address(self) -> str:
-        """``host:port`` of this side."""
         return f"{self._host}:{self._port}"
 
     async def cut(self) -> None:
@@ -269,6 +268,5 @@ def new_namespace(stack: AsyncExitStack) -> int:
 
 
 def run(command: str) -> None:
-    """Run a command, which must succeed."""
     done = subprocess.run(command.split(), capture_output=True, text=True)
     assert not done.returncode, f"{command}: {done.stderr}"

@@ -35,7 +35,6 @@ class Deciding(Producer):
     """A producer that waits for the answer to the end of a transaction."""
 
     async def half(self, message: Message) -> tuple[SendResult, OutgoingMessage]:
-        """Begin a transaction."""
         about = {"TRAN_MSG": "true", "PGROUP": self.group}
         draft = draft_of(message, self._ids, more=about, half=True)
         return await self._sender.send(draft), draft
@@ -68,7 +67,6 @@ class Transacting(Use):
     """Producers that begin and end transactions, answer questions, and a consumer."""
 
     async def begin(self, resources: AsyncExitStack) -> None:
-        """Begin."""
         self.known: dict[int, Transaction] = {}
         self.seen: set[int] = set()
         self._producer: Deciding | None = None

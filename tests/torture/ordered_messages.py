@@ -28,7 +28,6 @@ class Ordering(Use):
     topics = (TOPIC,)
 
     async def begin(self, resources: AsyncExitStack) -> None:
-        """Begin."""
         self._next: dict[MessageQueue, int] = {}
         consumer = PushConsumer(
             self._load.namesrv,
@@ -62,7 +61,6 @@ class Ordering(Use):
         self._ledger.seen[GROUP].add(serial)
 
     def figures(self) -> dict[str, int]:
-        """Return the number of messages that were consumed."""
         return {"in order": len(self._ledger.seen[GROUP])}
 
     def missing(self) -> Sequence[object]:

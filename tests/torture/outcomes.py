@@ -36,7 +36,6 @@ def log_of(root: Path) -> list[Raw]:
 
 
 def bodies(root: Path, topic: str) -> list[bytes]:
-    """Return the bodies of one topic, in the order of the log."""
     return [raw.body for raw in log_of(root) if raw.topic == topic]
 
 
@@ -50,7 +49,6 @@ def sound(root: Path) -> None:
 
 
 def listed_rows(lake: Path, manifest: dict[str, Any]) -> Iterator[Row]:
-    """Yield the rows of the files that a manifest names."""
     for file in manifest["files"]:
         table = pq.read_table(lake / file["path"], partitioning=None)
         for row in table.to_pylist():

@@ -49,7 +49,6 @@ class Popping(Use):
     topics = (TOPIC,)
 
     async def begin(self, resources: AsyncExitStack) -> None:
-        """Begin."""
         self.last: dict[int, Delivery] = {}
         self._tried: set[int] = set()
         """Messages that a consumer tried to acknowledge."""
@@ -171,7 +170,6 @@ class Popping(Use):
 
 
 def _saved_places(store: Path) -> dict[tuple[str, int], int]:
-    """Return the saved offsets of the group, by topic and queue."""
     table = config_of(store, "consumerOffset.json").get("offsetTable", {})
     return {
         (topic, int(queue_id)): offset

@@ -85,7 +85,6 @@ class BrokerProcess:
         """Do by hand what a start needs that was refused after a kill; there is nothing."""
 
     async def begin(self) -> None:
-        """Start it."""
         limits = dict(self.limits)
 
         def limit() -> None:
@@ -129,7 +128,6 @@ class BrokerProcess:
 
     @property
     def is_running(self) -> bool:
-        """Whether it has not ended."""
         return self._process is not None and self._process.returncode is None
 
     @property

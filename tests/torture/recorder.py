@@ -71,7 +71,6 @@ class Recorder:
         await asyncio.gather(*self._tasks)
 
     async def close(self) -> None:
-        """Close the connections."""
         await self._client.close()
 
     # -- producers ----------------------------------------------------------------------------
@@ -85,7 +84,6 @@ class Recorder:
             await asyncio.sleep(PAUSE_S)
 
     async def send(self, member: int, client: int = FINAL) -> bool:
-        """Send one message; return whether it was acknowledged."""
         number, queue = next(self._numbers), self._random.randrange(QUEUES)
         body = b"message %d" % number
         fields = {"a": "P", "b": TOPIC, "c": "TBW102", "d": str(QUEUES), "e": str(queue), "f": "0"}
@@ -153,7 +151,6 @@ class Recorder:
             return None
 
     def look(self, member: int, log: Sequence[Raw]) -> None:
-        """Record the final log of a member."""
         now = time.monotonic_ns()
         for queue in range(QUEUES):
             found = [raw for raw in log if raw.topic == TOPIC and raw.queue_id == queue]
@@ -178,5 +175,4 @@ class Recorder:
 
 
 def number_of(record: Raw) -> int:
-    """Return the number of a message."""
     return int(record.body.split()[1])

@@ -42,7 +42,6 @@ class Retrying(Use):
     topics = (TOPIC,)
 
     async def begin(self, resources: AsyncExitStack) -> None:
-        """Begin."""
         self.buried: set[int] = set()
         enter, namesrv = resources.enter_async_context, self._load.namesrv
         await enter(

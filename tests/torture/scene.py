@@ -61,12 +61,10 @@ class Scene:
         self.look()
 
     def look(self) -> None:
-        """Check the files of a stopped broker."""
         self.load.look(self.broker.store, self.ledger.check_log(self.broker.store))
         self.ledger.check_files(self.broker.store)
 
     async def start(self) -> None:
-        """Start it again."""
         await self.broker.start()
         self.load.started()
 
@@ -93,7 +91,6 @@ async def scene(
     conf: Mapping[str, object] | None = None,
     uses: Sequence[type[Use]] = USES,
 ) -> AsyncIterator[Scene]:
-    """Run ``firetrail up`` as the broker of a scene."""
     broker, ledger = BrokerProcess(folder, conf), Ledger(seed)
     async with scene_of(broker, ledger, dict(conf or {}), uses) as stage:
         yield stage

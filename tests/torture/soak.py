@@ -83,7 +83,6 @@ def _not_in_store(entries: Iterable[str], store: Path) -> int:
 
 
 async def soak(folder: Path, seed: int, seconds: float) -> Counter[str]:
-    """Load for some seconds; figures."""
     samples: list[Sample] = []
     async with scene(folder, seed, CONF) as stage:
         stage.load.nothing_expires = False

@@ -47,7 +47,6 @@ class Timing(Use):
     topics = (TOPIC,)
 
     async def begin(self, resources: AsyncExitStack) -> None:
-        """Begin."""
         self.recalled: set[int] = set()
         self.uncertain: set[int] = set()
         """Messages with a recall that got no answer."""

@@ -24,7 +24,6 @@ ROOT = Path(__file__).parents[2]
 
 
 def main(job: str, folder: str, master: str) -> None:
-    """Run a job on Spark."""
     from firetrail.pipeline import session
 
     logging.disable()

@@ -123,7 +123,6 @@ class Witness:
         return True
 
     async def _follow(self, place: Place) -> None:
-        """Read a queue as its messages arrive."""
         at = 0
         while True:
             with suppress(OSError, FiretrailError):
@@ -151,7 +150,6 @@ class Witness:
         return {}
 
     def count(self) -> dict[str, Any]:
-        """Return the number of acknowledged messages."""
         return {"acknowledged": len(self._ledger.acknowledged)}
 
     async def check(self) -> dict[str, Any]:

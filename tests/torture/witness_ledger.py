@@ -81,14 +81,12 @@ class Ledger:
 
     @classmethod
     def parsed(cls, lines: Iterable[str]) -> Ledger:
-        """Return the ledger with these lines."""
         ledger = cls()
         for line in lines:
             ledger.add(json.loads(line))
         return ledger
 
     def add(self, entry: Mapping[str, Any]) -> None:
-        """Add an entry of the file."""
         kind, name = entry["kind"], entry.get("name", "")
         place = (entry.get("topic", ""), entry.get("queue", 0))
         match kind:

@@ -19,7 +19,6 @@ def account(**members: Any) -> PlainAccount:
 
 
 def why(wanted: Requirement, **members: Any) -> str | None:
-    """Return the text of the refusal of a request."""
     return refusal(account(**members).user("C1"), wanted, "10.0.0.1")
 
 

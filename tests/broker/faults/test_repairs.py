@@ -72,8 +72,6 @@ def messages(root: Path) -> list[Record]:
 
 
 def spoil(at: int, bit: int = 0, hit: int = HIT) -> Callable[[Path], None]:
-    """Flip one bit of a record."""
-
     def damage(root: Path) -> None:
         path, start = log_file(root, messages(root)[hit].physical_offset)
         flip(path, start + at, bit)
@@ -173,7 +171,6 @@ def flip_entry(field: str) -> Callable[[Path], None]:
 
 
 def add_entry(root: Path) -> None:
-    """Add an index entry for a key that no message has."""
     with Store.open(root, CONFIG) as store:
         index = store._engine.index
         assert index is not None

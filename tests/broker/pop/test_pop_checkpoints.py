@@ -279,7 +279,6 @@ async def test_setting_the_clock_back_does_not_extend_the_wait(tmp_path: Path) -
 
 
 def saved(parts: Parts) -> None:
-    """Save the offsets as they are now."""
     parts.points.save_progress()
     parts.offsets.saver._write(parts.offsets._saved_content())
 

@@ -28,7 +28,6 @@ def tagged(tag: str) -> str:
 
 
 async def send(talk: Talk, *tags: str) -> None:
-    """Messages with these tags, readable."""
     for n, tag in enumerate(tags):
         assert (await talk.send("T1", b"%d" % n, i=tagged(tag))).code == 0
     await asyncio.to_thread(talk.broker.store.wait_dispatched)

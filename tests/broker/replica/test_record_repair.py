@@ -113,7 +113,6 @@ async def repaired(talk: Talk) -> None:
 
 
 async def bodies(talk: Talk) -> list[bytes]:
-    """Pull all messages that there are."""
     found: list[bytes] = []
     offset, end = 0, 1
     while offset < end:

@@ -226,7 +226,6 @@ async def answered(client: RemotingClient, address: str, *request: Any) -> Repli
 def replace_requests(
     patch: pytest.MonkeyPatch, ask: Callable[..., Coroutine[None, None, ReplicaStatus]]
 ) -> None:
-    """Have the replica send its requests with ``ask``."""
     patch.setattr(hand_over, "ask_status", ask)
     patch.setattr(role_requests, "ask_status", ask)
 

@@ -70,7 +70,6 @@ class Bench:
         queue_id: int = 0,
         half: bool = False,
     ) -> Message:
-        """Return the message that is stored for one with these properties."""
         kept = dict(properties)
         place, number = topic, queue_id
         if has_delivery_time(kept):
@@ -81,7 +80,6 @@ class Bench:
     def put(
         self, topic: str, body: bytes, properties: Mapping[str, str], queue_id: int = 0
     ) -> Message:
-        """Store a message with these properties, and return it as it is stored."""
         message = self.admitted(topic, body, properties, queue_id)
         self.store.embedded.put(message)
         return message
@@ -97,7 +95,6 @@ class Bench:
         raise AssertionError("the timer does not come to rest")
 
     def pass_time(self, ms: int, step_ms: int = 100) -> None:
-        """Let time pass, in steps in which the timer runs."""
         end = self.clock.ms + ms
         while self.clock.ms < end:
             self.clock.advance(min(step_ms, end - self.clock.ms))
@@ -115,7 +112,6 @@ class Bench:
 
     @property
     def waiting(self) -> list[Record]:
-        """All records of the timer topic."""
         assert self.store.embedded.wait_dispatched()
         return list(self.store.embedded.read(TIMER_TOPIC, 0))
 

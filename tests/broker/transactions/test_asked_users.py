@@ -26,7 +26,6 @@ class AskedUsers(Secured):
     questions: list[RemotingCommand]
 
     async def join(self, user: str) -> None:
-        """Let the client join the producer group as a user."""
         beat = HeartbeatData(f"client of {user}", [ProducerData("PG")]).encode(standard=True)
         assert (await self.ask(RequestCode.HEART_BEAT, {}, beat, by=user)).code == 0
 

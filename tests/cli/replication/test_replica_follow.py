@@ -312,7 +312,6 @@ class StoppedMaster(NamedTuple):
 
 
 async def stopped_master(folder: Path) -> StoppedMaster:
-    """Run a broker that gets a message."""
     async with talking(folder) as talk:
         await talk.send("T1", b"one")
         return StoppedMaster(talk.broker.address, talk.broker.config.ha_listen_port)

@@ -31,7 +31,6 @@ def old(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def master(old: Path) -> Iterator[str]:
-    """The address of the new master."""
     with BackgroundBroker(old.with_name("new"), store=SMALL) as broker:
         put_all(broker.store, [b"new"] * 5)
         yield broker.address

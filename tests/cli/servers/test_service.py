@@ -27,7 +27,6 @@ class FakeManager:
         self._socket.settimeout(PATIENCE_S)
 
     def next(self) -> dict[str, str]:
-        """Return the next datagram."""
         lines = self._socket.recv(4096).decode().split("\n")
         return dict(line.split("=", 1) for line in lines)
 

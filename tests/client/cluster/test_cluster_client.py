@@ -80,7 +80,6 @@ def methods() -> Iterator[tuple[type[ClusterClient], str]]:
 
 
 async def use(client: ClusterClient, name: str) -> None:
-    """Call a method with valid arguments."""
     method = getattr(client, name)
     if name in ("ack", "change_invisible"):
         found = {"ack": (POPPED,), "change_invisible": (POPPED, 1.0)}[name]

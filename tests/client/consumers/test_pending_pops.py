@@ -58,8 +58,6 @@ async def test_late_messages_without_a_receive_are_redelivered_at_once(
 
 
 async def cancelled(consumer: SimpleConsumer, how: str) -> None:
-    """Cancel a receive that waits in the broker."""
-
     async def receive() -> None:
         await consumer.receive(invisible_s=LONG_S, wait_s=20)
 

@@ -51,7 +51,6 @@ class Draft:
 
     @property
     def flags(self) -> int:
-        """The sys flag with the bits of the hosts."""
         return (
             self.sys_flag
             | (layout.BORN_HOST_V6 if len(self.born_host) == 20 else 0)
@@ -92,7 +91,6 @@ class Draft:
         return record[:-20] + f"__CRC32#\x01{digits}\x02".encode()
 
     def fields(self, offset: int) -> RecordFields:
-        """Return the fields for the kernel."""
         return RecordFields(
             self.topic,
             self.born_host,

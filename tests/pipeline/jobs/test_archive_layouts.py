@@ -137,7 +137,6 @@ class TestFileSet:
 
 
 def whole_log(root: Path, lake: Lake) -> ArchivePart:
-    """Return the part of a task that archives a whole log."""
     with StoreView.open(root) as view:
         return ArchivePart(
             str(root), whole_fingerprint(view), 0, view.end, lake, "x", LakeLayout.DAY, False

@@ -61,7 +61,6 @@ def by_both(
 
 
 def sorted_report(report: CheckReport) -> dict[str, Any]:
-    """Return the report with sorted findings."""
     as_json = report.as_json()
     for name in ("problems", "warnings"):
         as_json[name] = sorted(as_json[name], key=str)

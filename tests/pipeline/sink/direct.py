@@ -8,7 +8,6 @@ from firetrail.pipeline.sink import columns, store_writers
 
 
 def rows_of(*bodies: bytes) -> pa.RecordBatch:
-    """Return rows of topic T."""
     return pa.RecordBatch.from_pydict({"topic": ["T"] * len(bodies), "body": list(bodies)})
 
 

@@ -51,7 +51,6 @@ def batch_of(rows: list[dict[str, Any]]) -> pa.RecordBatch:
 def staged(
     folder: Path, batches: list[pa.RecordBatch], **options: str
 ) -> dict[tuple[str, int], list[BatchItem]]:
-    """Return what is staged for each queue."""
     parsed = columns.parse_options({"path": str(folder / "none"), **options}, stream=False)
     path = staged_rows.RowStager(parsed, folder).stage(batches)
     assert path is not None

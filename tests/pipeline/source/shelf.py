@@ -53,7 +53,6 @@ def some_messages(count: int, first: int = 0) -> list[Message]:
 
 
 def row_of(record: Record) -> dict[str, Any]:
-    """Return the row of a decoded record."""
     fields = {name: getattr(record, name) for name in NAMES if hasattr(record, name)}
     return fields | {
         "msg_id": record.unique_key or record.message_id,

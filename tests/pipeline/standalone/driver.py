@@ -34,7 +34,6 @@ SETTINGS = {
 
 
 def offered(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Register a function that tests may call."""
     FUNCTIONS[function.__name__] = function
     return function
 
@@ -65,7 +64,6 @@ def _load(spark: SparkSession, path: str, options: dict[str, str]) -> DataFrame:
 
 @offered
 def executors(spark: SparkSession) -> int:
-    """Count the executors."""
     infos = spark.sparkContext._jsc.sc().statusTracker().getExecutorInfos()
     return len(infos) - 1  # one is the driver
 
@@ -96,37 +94,31 @@ def parquet(spark: SparkSession, path: str) -> list[int]:
 
 @offered
 def archive(spark: SparkSession, store: str, lake: str) -> int:
-    """Archive, and return the number of messages."""
     return pipeline.archive(spark, store, lake, split_bytes=8192).messages
 
 
 @offered
 def restore(spark: SparkSession, lake: str, into: str) -> int:
-    """Restore, and return the number of messages."""
     return pipeline.restore(spark, lake, into).messages
 
 
 @offered
 def audit(spark: SparkSession, store: str, work: str) -> bool:
-    """Audit the store, and return whether it is sound."""
     return pipeline.audit(spark, store, work=work).ok
 
 
 @offered
 def rebuild(spark: SparkSession, store: str, into: str) -> int:
-    """Rebuild, and return the number of messages."""
     return pipeline.rebuild(spark, store, into).messages
 
 
 @offered
 def report(spark: SparkSession, store: str, out: str) -> int:
-    """Write a report, and return its number of messages."""
     return sum(topic.messages for topic in pipeline.report(spark, store, out).topics)
 
 
 @offered
 def replay(spark: SparkSession, store: str, target: str) -> int:
-    """Replay, and return the number of copied messages."""
     return pipeline.replay(spark, store, target, where="topic = 'usual'").messages
 
 

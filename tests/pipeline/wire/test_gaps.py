@@ -69,7 +69,6 @@ def test_the_error_survives_the_way_to_the_driver() -> None:
 
 @pytest.fixture
 def broker(tmp_path: Path) -> Iterator[BackgroundBroker]:
-    """A broker that leaves out the messages DAMAGED."""
     with BackgroundBroker(tmp_path, store=CONFIG) as running:
         create(running.namesrv, "T", 1)
         messages = [Message("T", b"<%d>" % n, tags="AB"[n % 2]) for n in range(COUNT)]

@@ -54,7 +54,6 @@ NOW = datetime.now(UTC)
 
 
 def signed_by(name: str, *, age: timedelta = timedelta(), client: str = "c1") -> dict[str, str]:
-    """Return the metadata of a call that a user has signed."""
     date = (NOW - age).strftime("%Y%m%dT%H%M%SZ")
     return {
         **METADATA,

@@ -44,7 +44,6 @@ async def pulling(service: Service) -> Service:
 
 
 async def pull(service: Service, call: FakeCall | None = None, **changes: Any) -> Any:
-    """Return the frames of a pull."""
     fields: dict[str, Any] = {
         "group": Resource(name="CG"),
         "message_queue": queue(),

@@ -274,7 +274,6 @@ async def test_the_size_of_a_batch_is_limited(
 
 
 async def stored(service: Service, sent: Message) -> Record:
-    """Send a message, and return its record."""
     response = await service.send(sent)
     assert code(response) == "OK", response.status.message
     return service.broker.store.query(sent.topic.name, sent.system_properties.message_id)[0]

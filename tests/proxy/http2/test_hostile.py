@@ -18,7 +18,6 @@ FRAMES = st.builds(frame, KINDS, FLAGS, STREAMS, PAYLOADS)
 
 
 def answer(wire: Wire, size: int) -> None:
-    """Answer all complete requests."""
     for request in list(wire.requests.values()):
         if request.is_complete and not request.events and request.stream.is_sending:
             wire.http2.output.respond(request.stream, b"\x88", bytes(size), b"\x88")

@@ -53,7 +53,6 @@ class Frame(NamedTuple):
 
 
 def frame(kind: int, flags: int, stream_id: int, payload: bytes = b"") -> bytes:
-    """Return a frame of the client."""
     return frame_head(len(payload), kind, flags, stream_id) + payload
 
 
@@ -62,7 +61,6 @@ def uint32(number: int) -> bytes:
 
 
 def frames_of(data: bytes) -> Iterator[Frame]:
-    """Cut the bytes of the server into frames."""
     at = 0
     while at < len(data):
         high, low, kind, flags, stream_id = read_head(data, at)
@@ -75,12 +73,10 @@ def frames_of(data: bytes) -> Iterator[Frame]:
 def headers(
     stream_id: int, fields: Iterable[tuple[str, str]] = REQUEST, flags: int = END_HEADERS
 ) -> bytes:
-    """Return a HEADERS frame with literal fields."""
     return frame(FrameType.HEADERS, flags, stream_id, encode_block(fields))
 
 
 def data(stream_id: int, payload: bytes, flags: int = END_STREAM) -> bytes:
-    """Return a DATA frame."""
     return frame(FrameType.DATA, flags, stream_id, payload)
 
 
@@ -130,13 +126,11 @@ class Wire:
         return list(frames_of(b"".join(self.http2.take_output())))
 
     def respond(self, stream_id: int, body: bytes, end: bytes = b"\x88") -> list[Frame]:
-        """Answer a request."""
         self.http2.output.respond(self.requests[stream_id].stream, OK_BLOCK, body, end)
         return self.take()
 
 
 def failure_of(found: list[Frame]) -> Http2Error | None:
-    """Return the code of the GOAWAY frame among some frames."""
     codes = [one.error for one in found if one.kind is FrameType.GOAWAY]
     return codes[0] if codes else None
 

@@ -146,7 +146,6 @@ def connection(random: Random) -> bytes:
 
 
 def block(random: Random) -> Iterator[bytes]:
-    """Yield the frames of a block of headers, which may exceed the limits."""
     count = random.randrange(1, LIMITS.block_frames + 2)
     for at in range(count):
         flags = codes.END_HEADERS if at == count - 1 else 0

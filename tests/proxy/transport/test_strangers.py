@@ -110,7 +110,6 @@ def test_a_client_with_an_allowed_call_is_not_dropped() -> None:
 
 
 def ask(client: RawClient) -> None:
-    """Make a call, which is answered."""
     client.greet(headers(1, request("Accept")), data(1, frame_message(b"x")))
     assert client.status() == {"grpc-status": "0"}
 

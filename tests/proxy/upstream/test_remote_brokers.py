@@ -225,7 +225,6 @@ async def test_a_pull_that_waits_at_a_proxy_ends_with_the_permission(
 
 
 def message_in(frames: Sequence[ResponseMessage]) -> Message:
-    """Return the only message of a receive."""
     decoded = [ReceiveMessageResponse.FromString(each.SerializeToString()) for each in frames]
     (message,) = [frame.message for frame in decoded if frame.WhichOneof("content") == "message"]
     return message

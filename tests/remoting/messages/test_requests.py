@@ -67,7 +67,6 @@ def handlers(tree: ast.Module) -> dict[str, set[RequestCode]]:
 
 
 def decoded(tree: ast.Module) -> dict[str, set[str]]:
-    """The headers that each function decodes from the fields of a request."""
     return {
         node.name: set(re.findall(r"(\w+)\.decode\(request\.fields\)", ast.unparse(node)))
         for node in ast.walk(tree)

@@ -64,7 +64,6 @@ def random_torments(world: World) -> None:
 
 
 def wait(world: World, holds: Callable[[], bool]) -> None:
-    """Run until something holds."""
     over_at = world.now + 60
     while not holds():
         assert world.now < over_at, "the scene was not reached"

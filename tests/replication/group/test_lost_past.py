@@ -29,7 +29,6 @@ backup, and runs when the fault happens."""
 
 
 def lost(world: World, *members: Member) -> list[str]:
-    """Return the acknowledged messages that none of the members has."""
     kept = {message for member in members for message in member.log}
     return [message for message in world.acknowledged if message not in kept]
 

@@ -32,7 +32,6 @@ from firetrail.system import SYSTEM
 
 @asynccontextmanager
 async def asking(master: FakeMaster) -> AsyncIterator[Master]:
-    """A client of a master."""
     client = RemotingClient()
     try:
         yield Master(client, master.address)

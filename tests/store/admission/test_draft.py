@@ -22,7 +22,6 @@ V6 = Host("2001:db8::1", 50002)
 
 
 def stored(store: Store, message: Message) -> Record:
-    """Return the message as it is stored in the log."""
     record = store.at(store.put(message).physical_offset)
     assert record is not None
     return record

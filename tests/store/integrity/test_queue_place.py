@@ -39,7 +39,6 @@ def renumber(root: Path, number: int, shift: int) -> None:
 
 
 def consumed(store: BrokerStore, queue_id: int = 0) -> list[int]:
-    """Return what a consumer gets of a queue."""
     found, offset = [], 0
     while offset < COUNT:
         result = store.reads.get_hashed("T", queue_id, offset)

@@ -44,7 +44,6 @@ def tagged(store: Store, tag: str) -> list[int]:
 
 
 def extended(root: Path) -> list[ExtendedUnit | int]:
-    """Return the extended unit of each unit, or its tags code."""
     with StoreView.open(root) as view:
         queue = view.queues.open("T", 0)
         units = [queue.unit(offset) for offset in range(queue.max_offset)]

@@ -65,7 +65,6 @@ def catalog_of(
 
 
 def spoil(root: Path, *bodies: bytes) -> None:
-    """Damage the records with some bodies."""
     for found in [record for record in records(root) if record.body in bodies]:
         base = found.physical_offset // 2048 * 2048
         flip(root / "commitlog" / f"{base:020}", found.physical_offset - base + 4)

@@ -36,7 +36,6 @@ def store(tmp_path: Path) -> Path:
 
 
 def plan(store: Path, kind: type) -> list[Split]:
-    """Splits of one kind."""
     splits = plan_batch(parse_options({"path": str(store)} | READS[kind])).splits
     assert splits and all(isinstance(split, kind) for split in splits)
     return splits
@@ -52,7 +51,6 @@ def read(splits: list[Split], **how: bool) -> int:
 
 
 def segments(store: Path) -> list[Path]:
-    """Return the files of the log that have records."""
     last = records(store)[-1].physical_offset
     return [path for path in sorted((store / COMMIT_LOG).iterdir()) if int(path.name) <= last]
 
