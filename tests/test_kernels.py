@@ -20,10 +20,7 @@ PACKAGE = Path(kernels.__file__).parent
 
 def run(code: str, **environment: str) -> str:
     done = subprocess.run(
-        [sys.executable, "-c", code],
-        env=os.environ | environment,
-        capture_output=True,
-        text=True,
+        [sys.executable, "-c", code], env=os.environ | environment, capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr
     return done.stdout

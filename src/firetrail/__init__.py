@@ -14,11 +14,7 @@ from firetrail.errors import (
     StoreReadOnlyError,
 )
 from firetrail.format.kernels.draft import Message
-from firetrail.format.layout import (
-    TRANSACTION_COMMIT,
-    TRANSACTION_PREPARED,
-    TRANSACTION_ROLLBACK,
-)
+from firetrail.format.layout import TRANSACTION_COMMIT, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
 from firetrail.format.record import Record
 from firetrail.format.values.delay import DelayLevels
 from firetrail.format.values.hosts import Host

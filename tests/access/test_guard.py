@@ -286,9 +286,7 @@ def test_a_waiting_request_loses_the_trust_of_its_address(
 ) -> None:
     white = {"::1"}
     guard = Guard(
-        Users(ALICE),
-        replace(policy, trusts=lambda source, name: source in white),
-        SYSTEM.clock,
+        Users(ALICE), replace(policy, trusts=lambda source, name: source in white), SYSTEM.clock
     )
     peer: Any = Peer("[::1]:5000")
     request = TRUSTED[sender]()

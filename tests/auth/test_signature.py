@@ -197,9 +197,7 @@ def test_few_orders_of_fields_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     assert list(kept) == [2]
 
 
-@given(
-    st.lists(st.dictionaries(st.sampled_from(["a", "b", "Signature", "x", "y"]), st.text("12"))),
-)
+@given(st.lists(st.dictionaries(st.sampled_from(["a", "b", "Signature", "x", "y"]), st.text("12"))))
 def test_an_order_is_only_used_for_fields_with_the_same_names(
     requests: list[dict[str, str]],
 ) -> None:

@@ -145,9 +145,7 @@ class Talk:
         wanted = [SubscriptionData(t, text, kind) for t, text in (subscriptions or {}).items()]
         consumers = [ConsumerData(group, message_model=message_model, subscription_data_set=wanted)]
         body = HeartbeatData(
-            client_id,
-            [ProducerData(producer)] if producer else [],
-            [] if producer else consumers,
+            client_id, [ProducerData(producer)] if producer else [], [] if producer else consumers
         )
         command = RemotingCommand(RequestCode.HEART_BEAT, {}, body.encode(standard=True))
         return await (client or self.client).request(self.broker.address, command)

@@ -172,10 +172,7 @@ def nothing_unforeseen() -> Iterator[None]:
 
 
 async def ask_all(
-    talk: Talk,
-    code: int,
-    asked: Iterable[tuple[dict[str, str], bytes]],
-    address: str | None = None,
+    talk: Talk, code: int, asked: Iterable[tuple[dict[str, str], bytes]], address: str | None = None
 ) -> None:
     await asyncio.gather(
         *(

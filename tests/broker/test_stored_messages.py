@@ -8,10 +8,7 @@ from tests.broker.brokers import SMALL, talking
 from tests.crash.files_check import readable
 
 from firetrail.broker.broker import Broker
-from firetrail.broker.stored_messages import (
-    CODES,
-    require_stored,
-)
+from firetrail.broker.stored_messages import CODES, require_stored
 from firetrail.client import Message, Producer, SimpleConsumer
 from firetrail.errors import StoreError
 from firetrail.format.values.delay import DelayLevels

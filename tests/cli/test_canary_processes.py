@@ -95,8 +95,7 @@ class Servers:
         """Write the file with the settings of a server."""
         lines = "".join(f"{key}={value}\n" for key, value in more.items())
         return secret_file(
-            self.folder / f"{name}.conf",
-            f"{text}\n{lines}tls.config.file={self.tls(name)}\n",
+            self.folder / f"{name}.conf", f"{text}\n{lines}tls.config.file={self.tls(name)}\n"
         )
 
     def start(self, name: str, *arguments: object, **environment: str) -> dict[str, str]:

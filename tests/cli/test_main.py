@@ -124,10 +124,7 @@ def test_success_exits_with_0(failing: SimpleNamespace) -> None:
     ],
 )
 def test_an_error_is_one_line(
-    error: Exception,
-    code: ExitCode,
-    failing: SimpleNamespace,
-    capsys: pytest.CaptureFixture[str],
+    error: Exception, code: ExitCode, failing: SimpleNamespace, capsys: pytest.CaptureFixture[str]
 ) -> None:
     failing.error = error
     assert cli.main(["fail"]) == code
@@ -181,9 +178,7 @@ def test_the_module_runs_as_a_program_without_a_warning() -> None:
     assert (done.stdout.split()[0], done.stderr) == ("firetrail", "")
 
 
-def test_the_package_offers_the_command_and_its_version(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_the_package_offers_the_command_and_its_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert run_command([]) == ExitCode.USAGE
     assert "usage: firetrail" in capsys.readouterr().err
     assert version_line().startswith(f"firetrail {__version__} (kernels: ")

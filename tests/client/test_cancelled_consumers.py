@@ -7,13 +7,7 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
-from tests.client.cancellation import (
-    Cancelled,
-    Moment,
-    at_every_await,
-    interrupted,
-    nothing_left,
-)
+from tests.client.cancellation import Cancelled, Moment, at_every_await, interrupted, nothing_left
 from tests.client.clusters import fill, until
 from tests.helpers import PATIENCE_S
 

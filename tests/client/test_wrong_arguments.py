@@ -165,11 +165,11 @@ WRONG: dict[str, dict[str, tuple[Any, ...]]] = {
     "PushConsumer.consume_now": {"message": (None, b"", Message("T", b""))},
     "SimpleConsumer": CONSUMER,
     "SimpleConsumer.receive": {
-        **{"count": (*COUNT, 33), "invisible_s": MORE_THAN_0, "wait_s": SECONDS},
+        **{"count": (*COUNT, 33), "invisible_s": MORE_THAN_0, "wait_s": SECONDS}
     },
     "SimpleConsumer.ack": {"messages": (None, [POPPED], (POPPED,), received(), "id")},
     "SimpleConsumer.change_invisible": {
-        **{"message": (None, [POPPED], received(), "id"), "invisible_s": SECONDS},
+        **{"message": (None, [POPPED], received(), "id"), "invisible_s": SECONDS}
     },
     "PullConsumer": {name: CONSUMER[name] for name in ("namesrv", "group", "access")},
     "PullConsumer.queues": {"topic": TEXT},
@@ -227,7 +227,7 @@ WRONG: dict[str, dict[str, tuple[Any, ...]]] = {
     "Admin.resume_transaction": {"message_id": (*TEXT, "xyz", "g" * 32)},
     "Admin.users": WHERE,
     "Admin.create_user": {
-        **{"name": (*TEXT, "a b"), "password": TEXT, "user_type": (None, 5, "Boss"), **WHERE},
+        **{"name": (*TEXT, "a b"), "password": TEXT, "user_type": (None, 5, "Boss"), **WHERE}
     },
     "Admin.update_user": {
         **{"name": TEXT, "password": (5, "", b"x"), "user_type": (5, "Boss")},
@@ -241,7 +241,7 @@ WRONG: dict[str, dict[str, tuple[Any, ...]]] = {
         **{"sources": (*TEXTS, ["10.0.0"]), "policy_type": (None, "Other"), **WHERE},
     },
     "Admin.delete_acl": {
-        **{"name": TEXT, "resource": (5, "", b"T"), "policy_type": (5, "Other"), **WHERE},
+        **{"name": TEXT, "resource": (5, "", b"T"), "policy_type": (5, "Other"), **WHERE}
     },
     "Admin.put_kv": {**KV, "value": SOME_TEXT},
     "Admin.get_kv": KV,

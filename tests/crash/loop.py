@@ -44,10 +44,7 @@ class WorldLoop(asyncio.SelectorEventLoop):
         self._waiting.woken = True
 
     def run_in_executor(
-        self,
-        executor: Executor | None,
-        func: Callable[[*Arguments], Result],
-        *args: *Arguments,
+        self, executor: Executor | None, func: Callable[[*Arguments], Result], *args: *Arguments
     ) -> asyncio.Future[Result]:
         """Run each call in a thread of the world; an abandoned thread never answers."""
         future: asyncio.Future[Result] = self.create_future()

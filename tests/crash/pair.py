@@ -24,12 +24,7 @@ from tests.crash.threads import World, WorldClock, WorldThreads
 from firetrail import FiretrailError, FlushMode, Message, PutResult, PutStatus, Store, StoreConfig
 from firetrail.errors import NotReachedError
 from firetrail.replication.ha.ha_client import HAClient
-from firetrail.replication.ha.ha_frames import (
-    FROM_THE_START,
-    REPORT,
-    ReportReader,
-    encode_report,
-)
+from firetrail.replication.ha.ha_frames import FROM_THE_START, REPORT, ReportReader, encode_report
 from firetrail.replication.ha.ha_port import HAPort
 from firetrail.replication.ha.ha_service import HAService
 from firetrail.replication.ha.ha_source import HALimits, HASource

@@ -125,9 +125,7 @@ MUTANTS: list[tuple[str, Patch, int]] = [
 
 
 @pytest.mark.parametrize(
-    ("patch", "first"),
-    [mutant[1:] for mutant in MUTANTS],
-    ids=[mutant[0] for mutant in MUTANTS],
+    ("patch", "first"), [mutant[1:] for mutant in MUTANTS], ids=[mutant[0] for mutant in MUTANTS]
 )
 def test_mutant_is_caught(monkeypatch: pytest.MonkeyPatch, patch: Patch, first: int) -> None:
     patch(monkeypatch)

@@ -17,15 +17,7 @@ from pathlib import Path
 import pytest
 from tests.crash.disk import NEW, Disk, random_image
 from tests.crash.oracle import History, Violation, check_store
-from tests.crash.simulation import (
-    DEEP,
-    MODES,
-    Checker,
-    Process,
-    Producer,
-    scratch,
-    tiny_config,
-)
+from tests.crash.simulation import DEEP, MODES, Checker, Process, Producer, scratch, tiny_config
 
 from firetrail import FiretrailError, Message, PutStatus
 
@@ -121,11 +113,7 @@ def test_failed_sync(mode: str, kind: str) -> None:
 
 
 def _check_failed_sync(
-    folder: Path,
-    process: Process,
-    after: list[PutStatus],
-    fault: Fault,
-    source: random.Random,
+    folder: Path, process: Process, after: list[PutStatus], fault: Fault, source: random.Random
 ) -> None:
     check_reads(process)
     # A file of the log may have been prepared ahead: its failure counts when it is needed.

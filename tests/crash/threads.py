@@ -174,11 +174,7 @@ class World:
     @contextmanager
     def replaces_threading(self) -> Iterator[None]:
         """Have the store's modules use this world's threads, locks and events."""
-        stand_ins = {
-            _Threading: _Threading(self),
-            _Queues: _Queues(self),
-            _Executors: _Executors(),
-        }
+        stand_ins = {_Threading: _Threading(self), _Queues: _Queues(self), _Executors: _Executors()}
         replaced = []
         for module, attribute, kind in _uses():
             replaced.append((module, attribute, getattr(module, attribute)))

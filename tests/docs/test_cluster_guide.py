@@ -56,11 +56,7 @@ class Session:
         """Run the line that starts the cluster, until it prints where the servers are."""
         command = shlex.split(f"{line} {self.options} --json")
         with subprocess.Popen(
-            command,
-            cwd=self.folder,
-            env=self.environment,
-            stdout=subprocess.PIPE,
-            text=True,
+            command, cwd=self.folder, env=self.environment, stdout=subprocess.PIPE, text=True
         ) as process:
             try:
                 assert process.stdout is not None

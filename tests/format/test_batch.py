@@ -19,10 +19,7 @@ LITERAL = (
     ),
 )
 items = st.builds(
-    BatchItem,
-    st.integers(-(2**31), 2**31 - 1),
-    st.binary(max_size=40),
-    st.binary(max_size=40),
+    BatchItem, st.integers(-(2**31), 2**31 - 1), st.binary(max_size=40), st.binary(max_size=40)
 )
 ONE = encode_batch([BatchItem(7, b"body", b"A\x01b\x02")])  # 30 bytes
 

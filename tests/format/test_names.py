@@ -71,8 +71,7 @@ def test_index_name_round_trip(created: datetime) -> None:
 
 
 @pytest.mark.parametrize(
-    "name",
-    ["", "2026111506585633", "20261315065856335", "20261115065856x35", "202611150658563350"],
+    "name", ["", "2026111506585633", "20261315065856335", "20261115065856x35", "202611150658563350"]
 )
 def test_not_an_index_name(name: str) -> None:
     assert parse_index_name(name) is None

@@ -29,9 +29,7 @@ def test_the_number_of_kinds_is_limited(caplog: pytest.LogCaptureFixture) -> Non
     assert len(log._kinds) == KINDS_MAX + 1
 
 
-def test_control_characters_are_escaped_and_lines_are_cut(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_control_characters_are_escaped_and_lines_are_cut(caplog: pytest.LogCaptureFixture) -> None:
     log = LimitedLog(logging.getLogger("firetrail"), Clock())
     log.log(logging.WARNING, "kind", "a\n2026-01-01 ERROR \x1b[2Jforged\u2028")
     log.log(logging.WARNING, "kind", "y" * 2 * LENGTH_MAX)

@@ -39,11 +39,7 @@ def spark(
     # Tasks may be functions of test modules, and must import the sources under test.
     os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), str(ROOT / "src")])
     started = session(
-        "local[2]",
-        **{
-            "spark.driver.memory": "1g",
-            "spark.sql.shuffle.partitions": "2",
-        },
+        "local[2]", **{"spark.driver.memory": "1g", "spark.sql.shuffle.partitions": "2"}
     )
     yield started
     started.stop()

@@ -14,13 +14,7 @@ from typing import ClassVar
 
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import (
-    RuleBasedStateMachine,
-    initialize,
-    invariant,
-    precondition,
-    rule,
-)
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from tests.crash.disk import Disk, random_image, write_image
 from tests.crash.files_check import check_files
 from tests.crash.oracle import COMMIT, PREPARED, ROLLBACK, History, Violation, check_store

@@ -47,11 +47,7 @@ from firetrail.proxy.schema.messages import Broker as BrokerResource
 from firetrail.proxy.upstream.embedded import EmbeddedBroker
 from firetrail.proxy.upstream.grpc_clients import ProxyClient
 from firetrail.proxy.upstream.interface import resolved
-from firetrail.remoting.messages.bodies import (
-    SubscriptionGroupConfig,
-    TopicConfig,
-    TopicRouteData,
-)
+from firetrail.remoting.messages.bodies import SubscriptionGroupConfig, TopicConfig, TopicRouteData
 from firetrail.remoting.wire.command import RemotingCommand
 from firetrail.store.settings.config import StoreConfig
 from firetrail.system import SYSTEM

@@ -21,8 +21,7 @@ COUNTS = [-1, -50, INT32_MIN]
 async def produce(service: Service, body: bytes, reconsume_times: int) -> None:
     """Send a message as a remoting client that says how often it was delivered."""
     header = SendHeaderV2(
-        *("P", "T", "TBW102", 4, 0, 0, 1_700_000_000_000, 0, ""),
-        reconsume_times=reconsume_times,
+        *("P", "T", "TBW102", 4, 0, 0, 1_700_000_000_000, 0, ""), reconsume_times=reconsume_times
     )
     command = RemotingCommand(RequestCode.SEND_MESSAGE_V2, header.encode(), body)
     answer = await resolved(service.brokers.request(service.client, BROKER, command))

@@ -63,9 +63,7 @@ class Loopback:
     async def ask(self, code: int, **fields: Any) -> RemotingCommand:
         return await self.client.request(self.address, RemotingCommand(code, **fields))
 
-    def raw(
-        self,
-    ) -> AbstractAsyncContextManager[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+    def raw(self) -> AbstractAsyncContextManager[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
         return connected(self.address)
 
 

@@ -22,12 +22,7 @@ from tests.replication.simulated_engine import TIMING, SimulatedEngine
 from firetrail.replication.group.election import Election
 from firetrail.replication.group.group_check import store_obstacle
 from firetrail.replication.group.group_memory import NOTHING_SEEN, GroupMemory
-from firetrail.replication.group.group_view import (
-    UNKNOWN,
-    Candidate,
-    GroupView,
-    SetChange,
-)
+from firetrail.replication.group.group_view import UNKNOWN, Candidate, GroupView, SetChange
 from firetrail.replication.group.in_sync_members import InSyncMembers
 
 LAG_S = 4.0

@@ -52,11 +52,7 @@ async def pop(talk: Talk, topic: str, queue_id: int, wait_ms: int) -> RemotingCo
 
 async def peek(talk: Talk, topic: str, queue_id: int, wait_ms: int) -> RemotingCommand:
     return await talk.ask(
-        RequestCode.PEEK_MESSAGE,
-        consumerGroup="CG",
-        topic=topic,
-        queueId=queue_id,
-        maxMsgNums=32,
+        RequestCode.PEEK_MESSAGE, consumerGroup="CG", topic=topic, queueId=queue_id, maxMsgNums=32
     )
 
 

@@ -20,10 +20,7 @@ from firetrail.broker.config import BrokerConfig
 from firetrail.client import MessageQueue, RequestError, by_sql, by_tags
 from firetrail.errors import ConfigError
 from firetrail.format.values.javahash import java_hash
-from firetrail.proxy.schema.messages import (
-    FilterExpression,
-    FilterType,
-)
+from firetrail.proxy.schema.messages import FilterExpression, FilterType
 from firetrail.remoting.messages.bodies import BY_SQL, BY_TAG
 from firetrail.remoting.wire.codes import ResponseCode
 from firetrail.remoting.wire.command import RemotingCommand

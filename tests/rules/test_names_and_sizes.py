@@ -112,7 +112,7 @@ async def ways(tmp_path: Path) -> AsyncIterator[Ways]:
 
 async def test_names_of_topics(ways: Ways, tmp_path: Path) -> None:
     every_way: list[Try] = [
-        *(create, send, send_batch, grpc_send, client_send, client_create, client_subscribe),
+        *(create, send, send_batch, grpc_send, client_send, client_create, client_subscribe)
     ]
     for way in every_way:
         assert {name: await way(ways, name) for name in TOPICS} == TOPICS, way

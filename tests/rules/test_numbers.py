@@ -24,12 +24,7 @@ from firetrail.format.message_types import queue_of_priority
 from firetrail.format.recall import decode_handle
 from firetrail.format.values.delay import level_in
 from firetrail.format.values.hosts import parse_host
-from firetrail.format.values.integers import (
-    INT32_MAX,
-    INT32_MIN,
-    INT64_MAX,
-    INT64_MIN,
-)
+from firetrail.format.values.integers import INT32_MAX, INT32_MIN, INT64_MAX, INT64_MIN
 from firetrail.proxy.calls.consumption.pop_requests import valid_receipt
 from firetrail.remoting.connections.remoting_client import split_address
 from firetrail.remoting.messages.bodies import TopicConfig
@@ -101,10 +96,7 @@ USES: Mapping[str, Use] = {
         f"word {at} of a receipt, {name}": Use(
             receipt(at=at, by=by), 0, INT32_MAX if at in (3, 6) else INT64_MAX
         )
-        for name, by in (
-            ("remoting", Receipt.decode),
-            ("gRPC", partial(valid_receipt, now_ms=0)),
-        )
+        for name, by in (("remoting", Receipt.decode), ("gRPC", partial(valid_receipt, now_ms=0)))
         for at in (0, 1, 2, 3, 6, 7, 8)
     },
     "a queue in the answer to a pop": Use(lambda text: next(iter(decode_places(f"0 {text} 1")))[1]),

@@ -34,12 +34,7 @@ ROWS = {
     PutStatus.SERVICE_NOT_AVAILABLE: ("StoreReadOnlyError", "SERVICE_NOT_AVAILABLE", False, False),
     PutStatus.CREATE_MAPPED_FILE_FAILED: ("DiskFullError", "SERVICE_NOT_AVAILABLE", True, False),
     PutStatus.MESSAGE_ILLEGAL: ("IllegalMessageError", "MESSAGE_ILLEGAL", False, False),
-    PutStatus.PROPERTIES_SIZE_EXCEEDED: (
-        "PropertiesTooLongError",
-        "MESSAGE_ILLEGAL",
-        False,
-        False,
-    ),
+    PutStatus.PROPERTIES_SIZE_EXCEEDED: ("PropertiesTooLongError", "MESSAGE_ILLEGAL", False, False),
     PutStatus.OS_PAGE_CACHE_BUSY: ("StoreBusyError", "SYSTEM_BUSY", True, False),
     PutStatus.UNKNOWN_ERROR: ("FlushFailedError", "SYSTEM_ERROR", False, False),
 }

@@ -21,12 +21,7 @@ from firetrail.format.batch import BatchItem, encode_batch
 from firetrail.format.files.timer import TIMER_TOPIC
 from firetrail.format.kernels.properties import join_properties, parse_properties
 from firetrail.format.names import SCHEDULE_TOPIC
-from firetrail.format.properties import (
-    MSG_REGION,
-    TIMER_TIMES,
-    decode_properties,
-    get_property,
-)
+from firetrail.format.properties import MSG_REGION, TIMER_TIMES, decode_properties, get_property
 from firetrail.format.values.ids import decode_message_id
 from firetrail.proxy.conversion.message_properties import RESERVED
 from firetrail.remoting.connections.connection import Connection

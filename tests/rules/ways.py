@@ -89,10 +89,7 @@ async def pulled(service: Service, topic: str, wanted: FilterExpression | None =
     """Return the frames of a PullMessage of a whole queue; an error becomes its status."""
     queue = MessageQueue(topic=Resource(name=topic), id=0, broker=Broker(name="broker-a"))
     request = PullMessageRequest(
-        group=Resource(name="CG"),
-        message_queue=queue,
-        batch_size=32,
-        filter_expression=wanted,
+        group=Resource(name="CG"), message_queue=queue, batch_size=32, filter_expression=wanted
     )
     try:
         return await service.offsets.pull(FakeCall(), service.client, request)

@@ -78,12 +78,7 @@ class TestCreate:
         ("code", "error"), [(errno.ENOSPC, DiskFullError), (errno.EIO, OSError)]
     )
     def test_a_failure_leaves_nothing_behind(
-        self,
-        machine: Machine,
-        tmp_path: Path,
-        operation: str,
-        code: int,
-        error: type[Exception],
+        self, machine: Machine, tmp_path: Path, operation: str, code: int, error: type[Exception]
     ) -> None:
         machine.files.fail(operation, code, times=1)
         with pytest.raises(error, match=str(tmp_path)):

@@ -172,17 +172,13 @@ OFFSET: tuple[Any, ...] = NOT_WHOLE
 SECONDS: tuple[Any, ...] = ("1", True, nan, inf, -1)
 MESSAGE: tuple[Any, ...] = (None, b"", "T", Message)
 WRONG: dict[str, dict[str, tuple[Any, ...]]] = {
-    "open": {
-        "path": (None, 5, b"folder", ""),
-        "config": (5, {}, "broker.conf"),
-        "system": (5, {}),
-    },
+    "open": {"path": (None, 5, b"folder", ""), "config": (5, {}, "broker.conf"), "system": (5, {})},
     "close": {"within_s": SECONDS},
     "put": {"message": MESSAGE},
     "try_put": {"message": MESSAGE},
     "put_async": {"message": MESSAGE},
     "put_batch": {
-        "batch": (None, Message("T", b""), (each for each in [Message("T", b"")]), "T", [5], []),
+        "batch": (None, Message("T", b""), (each for each in [Message("T", b"")]), "T", [5], [])
     },
     "try_put_batch": {"batch": (None, [Message("T", b"")])},
     "get": {
@@ -201,7 +197,7 @@ WRONG: dict[str, dict[str, tuple[Any, ...]]] = {
         "max_count": (*OFFSET, -1),
     },
     "offset_at": {
-        **{"topic": TEXT, "queue_id": OFFSET, "time_ms": OFFSET, "boundary": (None, "lower")},
+        **{"topic": TEXT, "queue_id": OFFSET, "time_ms": OFFSET, "boundary": (None, "lower")}
     },
     "queues": {"topic": TEXT},
     "min_offset": {"topic": TEXT, "queue_id": OFFSET},

@@ -12,12 +12,7 @@ from tests.helpers import small_config
 from tests.stores import records
 
 from firetrail import Message, Store
-from firetrail.errors import (
-    DiskFullError,
-    IllegalMessageError,
-    StoreError,
-    StoreLockedError,
-)
+from firetrail.errors import DiskFullError, IllegalMessageError, StoreError, StoreLockedError
 from firetrail.format.batch import BatchItem, encode_batch
 from firetrail.format.values.delay import DEFAULT_DELAY_LEVELS, DelayLevels
 from firetrail.store.bulk import BulkAppend, committed_numbers

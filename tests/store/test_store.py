@@ -94,13 +94,7 @@ def test_producers_and_consumers_at_once(open_store: OpenStore, mode: FlushMode)
             store.offset_at("T", 0, START_MS)
             store.topics()
 
-    in_threads(
-        lambda: produce(0),
-        lambda: produce(1),
-        lambda: consume(0),
-        lambda: consume(1),
-        ask,
-    )
+    in_threads(lambda: produce(0), lambda: produce(1), lambda: consume(0), lambda: consume(1), ask)
     assert len(store.query("T", "k", max_count=64)) == 64
 
 

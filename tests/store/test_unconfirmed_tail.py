@@ -114,11 +114,7 @@ def test_consumers_are_told_when_the_tail_is_confirmed_after_a_restart(
 
 @pytest.mark.parametrize(
     "changes",
-    [
-        {"role": BrokerRole.ASYNC_MASTER},
-        {"in_sync_replicas": 1},
-        {"auto_in_sync_replicas": True},
-    ],
+    [{"role": BrokerRole.ASYNC_MASTER}, {"in_sync_replicas": 1}, {"auto_in_sync_replicas": True}],
 )
 def test_a_master_that_needs_no_replica_shows_everything(
     tmp_path: Path, restart: Restart, changes: dict[str, object]

@@ -65,10 +65,7 @@ class Forge:
         gateway = (
             ("", "")
             if found is None
-            else (
-                found.gateway_parameters.port,
-                found.gateway_parameters.auth_token,
-            )
+            else (found.gateway_parameters.port, found.gateway_parameters.auth_token)
         )
         print(job, self.folder, *gateway, sep="\t", file=self._process.stdin, flush=True)
         return self._answer()

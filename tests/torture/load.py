@@ -44,11 +44,7 @@ class Load:
     """The clients. ``serving`` is set while the broker is expected to answer."""
 
     def __init__(
-        self,
-        namesrv: str,
-        ledger: Ledger,
-        source: random.Random,
-        uses: Sequence[type[Use]] = (),
+        self, namesrv: str, ledger: Ledger, source: random.Random, uses: Sequence[type[Use]] = ()
     ) -> None:
         self.namesrv = namesrv
         self.ledger = ledger

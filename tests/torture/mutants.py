@@ -198,7 +198,7 @@ KILLED: dict[str, tuple[str, Callable[[], None]]] = {
 }
 """Those that kills must show, with the mode of the broker."""
 UNSYNCED: dict[str, tuple[str, Callable[[], None]]] = {
-    "a failed sync is retried": ("SYNC_FLUSH", syncs_repeated),
+    "a failed sync is retried": ("SYNC_FLUSH", syncs_repeated)
 }
 """Those that failed syncs must show."""
 BUGS = KILLED | UNSYNCED

@@ -8,13 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
-from firetrail.access.user_bodies import (
-    AclInfo,
-    UserInfo,
-    check_user_name,
-    user_status,
-    user_type,
-)
+from firetrail.access.user_bodies import AclInfo, UserInfo, check_user_name, user_status, user_type
 from firetrail.auth.policies import SUBJECT_PREFIX, Policy, User
 
 

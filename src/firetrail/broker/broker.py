@@ -140,11 +140,7 @@ class Broker:
         self.client_access = client_access or client_access_of(self.config)
         self.address = ""
         self.access = BrokerAccess(
-            self.config,
-            self._folder,
-            self.system,
-            lambda: self.address,
-            ignore_users=ignore_users,
+            self.config, self._folder, self.system, lambda: self.address, ignore_users=ignore_users
         )
         guard, audit = self.access.guard, self.access.audit
         check_exposure(self.config.bind, tls, guard, insecure=insecure)

@@ -47,9 +47,7 @@ def load_entries(entries: Mapping[str, Entry]) -> LoadedBroker:
     known = names | store_names
     unknown = tuple(
         replace(
-            remark,
-            detail=f"{NO_KEY}{_hint(remark.key, known)}",
-            typo_of=typo_of(remark.key, known),
+            remark, detail=f"{NO_KEY}{_hint(remark.key, known)}", typo_of=typo_of(remark.key, known)
         )
         for remark in store.unknown
     )
@@ -64,10 +62,7 @@ def load_entries(entries: Mapping[str, Entry]) -> LoadedBroker:
     broker = BrokerConfig(**reading.values)
     check_id(broker, store.config, entries["brokerId"].place if "brokerId" in entries else "")
     return LoadedBroker(
-        broker,
-        store.config,
-        unknown + tuple(reading.adjusted) + store.adjusted + ignored,
-        refused,
+        broker, store.config, unknown + tuple(reading.adjusted) + store.adjusted + ignored, refused
     )
 
 

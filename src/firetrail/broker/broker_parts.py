@@ -64,12 +64,7 @@ from firetrail.remoting.wire.codes import request_name
 from firetrail.replication.group.lease_keeper import LeaseKeeper
 from firetrail.replication.ha.ha_port import HAPort
 from firetrail.replication.log.epochs import EpochFile
-from firetrail.settings.config_file import (
-    CONSUMER_FILTERS,
-    ORDERS,
-    REQUEST_MODES,
-    ConfigFile,
-)
+from firetrail.settings.config_file import CONSUMER_FILTERS, ORDERS, REQUEST_MODES, ConfigFile
 from firetrail.settings.settings_table import Live
 from firetrail.store.broker_store import BrokerStore
 from firetrail.store.settings.config import BrokerRole

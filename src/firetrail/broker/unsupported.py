@@ -90,9 +90,5 @@ def check(found: Iterable[Unsupported], ignored: Collection[str]) -> None:
         raise UnsupportedError("\n  ".join([*lines, f"to start without it: {flags}"]))
     for each in found:
         _log.warning(
-            "WARNING: %s is IGNORED because of %s %s: %s",
-            each.found,
-            FLAG,
-            each.name,
-            each.meaning,
+            "WARNING: %s is IGNORED because of %s %s: %s", each.found, FLAG, each.name, each.meaning
         )

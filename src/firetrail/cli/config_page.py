@@ -110,11 +110,7 @@ def _entry(setting: Setting) -> str:
 def _filled(text: str, indent: str = "") -> str:
     """Return the text as lines of at most ``WIDTH`` columns."""
     lines = wrap(
-        text,
-        WIDTH,
-        subsequent_indent=indent,
-        break_long_words=False,
-        break_on_hyphens=False,
+        text, WIDTH, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
     )
     return "".join(f"{line}\n" for line in lines)
 

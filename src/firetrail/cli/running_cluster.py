@@ -11,13 +11,7 @@ from firetrail.cli.command import Subparsers
 from firetrail.cli.common import add_plain_parser
 from firetrail.cli.output import say
 from firetrail.client import Admin, NoRouteYetError, ResponseCode
-from firetrail.errors import (
-    NoSuchError,
-    NotReachedError,
-    NotRocketMQError,
-    RequestError,
-    TlsError,
-)
+from firetrail.errors import NoSuchError, NotReachedError, NotRocketMQError, RequestError, TlsError
 from firetrail.remoting.connections.access import TLS_CA, Access
 from firetrail.text import did_you_mean
 

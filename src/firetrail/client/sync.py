@@ -216,10 +216,7 @@ class SyncPullConsumer(_SyncClient[client.PullConsumer]):
     """
 
     def __init__(
-        self,
-        namesrv: str | Sequence[str],
-        group: str = "FIRETRAIL_PULL_CONSUMER",
-        **options: Any,
+        self, namesrv: str | Sequence[str], group: str = "FIRETRAIL_PULL_CONSUMER", **options: Any
     ) -> None:
         super().__init__(client.PullConsumer(namesrv, group, **options))
         self.offsets = SyncOffsets(self._target.offsets, self._process)

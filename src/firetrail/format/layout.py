@@ -40,11 +40,7 @@ RECORD_HEAD = Layout(
 
 STORE_TIME = Layout(store_time="q")
 
-RECORD_MIDDLE = Layout(
-    reconsume_times="i",
-    prepared_offset="q",
-    body_length="i",
-)
+RECORD_MIDDLE = Layout(reconsume_times="i", prepared_offset="q", body_length="i")
 """The fields between the store host and the body."""
 
 HOST_V4_SIZE = 8
@@ -71,11 +67,7 @@ BATCH_ITEM = Layout(
 )
 """The fields before the body of a message of a client batch; int16 + properties follow the body."""
 
-UNIT = Layout(
-    physical_offset="q",
-    size="i",
-    tags_code="q",
-)
+UNIT = Layout(physical_offset="q", size="i", tags_code="q")
 
 INDEX_HEADER = Layout(
     begin_timestamp="q",
@@ -88,12 +80,7 @@ INDEX_HEADER = Layout(
 
 INDEX_SLOT = Layout(newest_entry="i")
 
-INDEX_ENTRY = Layout(
-    key_hash="i",
-    physical_offset="q",
-    seconds="i",
-    previous="i",
-)
+INDEX_ENTRY = Layout(key_hash="i", physical_offset="q", seconds="i", previous="i")
 
 COMPRESSED = 0x1
 COMPRESSION_MASK = 0x700

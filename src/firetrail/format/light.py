@@ -17,11 +17,7 @@ from firetrail.format import columns as col
 from firetrail.format import layout
 from firetrail.format.columns import Columns
 from firetrail.format.names import RETRY_PREFIX, SCHEDULE_TOPIC, is_folder_name
-from firetrail.format.properties import (
-    INNER_MULTI_DISPATCH,
-    INNER_MULTI_QUEUE_OFFSET,
-    get_property,
-)
+from firetrail.format.properties import INNER_MULTI_DISPATCH, INNER_MULTI_QUEUE_OFFSET, get_property
 from firetrail.format.values.integers import number_in
 from firetrail.format.values.javahash import java_text
 

@@ -47,12 +47,7 @@ class MessageType(StrEnum):
     """Messages of lite topics, which Firetrail does not support."""
 
 
-IN_MIXED_TOPICS = (
-    MessageType.NORMAL,
-    MessageType.FIFO,
-    MessageType.DELAY,
-    MessageType.TRANSACTION,
-)
+IN_MIXED_TOPICS = (MessageType.NORMAL, MessageType.FIFO, MessageType.DELAY, MessageType.TRANSACTION)
 """The types that the route of a topic of the type MIXED offers to clients."""
 
 _PRIORITY = MessageType.PRIORITY

@@ -28,12 +28,7 @@ from firetrail.pipeline.sink import store_writers
 from firetrail.pipeline.sink.columns import is_wire
 from firetrail.pipeline.source import damage
 from firetrail.pipeline.source.given_schema import given_columns
-from firetrail.pipeline.source.options import (
-    View,
-    parse_options,
-    parse_shape,
-    table_options,
-)
+from firetrail.pipeline.source.options import View, parse_options, parse_shape, table_options
 from firetrail.pipeline.source.schema import BY_NAME, arrow_schema, ddl, own_name
 from firetrail.pipeline.spark_readers import BatchReader, DamageReader, RefusedStream
 from firetrail.pipeline.spark_session import activate, choose_python, is_connect

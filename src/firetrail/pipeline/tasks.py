@@ -49,11 +49,7 @@ def run_tasks(
     prepare(spark)
     context = spark.sparkContext
     work: RDD[R] = context.parallelize(tasks, len(tasks)).map(_Carrier(function))
-    with (
-        original_errors(),
-        _job_group(context, name) as group,
-        _watched(context, group, progress),
-    ):
+    with original_errors(), _job_group(context, name) as group, _watched(context, group, progress):
         results = work.collect()
     if progress is not None:
         progress(len(tasks))

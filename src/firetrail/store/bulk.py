@@ -166,8 +166,7 @@ class BulkAppend:
         count, size, largest = self._measure(items, encoded)
         if largest > self.config.max_record_size:
             raise IllegalMessageError(
-                "message",
-                f"a record of {largest} bytes, at most {self.config.max_record_size}",
+                "message", f"a record of {largest} bytes, at most {self.config.max_record_size}"
             )
         segment = self._segments[-1] if self._segments else self._open_last()
         if segment is None or segment.wrote + size + _HEAD > segment.size:

@@ -283,12 +283,7 @@ class Engine:
         watermark_file = WatermarkFile(self.system, self.root)
         self._resources.callback(watermark_file.close)
         self.housekeeper = Housekeeper(
-            self._parts,
-            self.dispatcher,
-            watermark_file,
-            self.retention,
-            self.inventory,
-            self.fail,
+            self._parts, self.dispatcher, watermark_file, self.retention, self.inventory, self.fail
         )
         self.housekeeper.write_watermark(clean=False)
         self._is_sealed = self.config.property_crc

@@ -13,11 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from firetrail.errors import (
-    ConfigError,
-    StoreClosedError,
-    WrongTypeError,
-)
+from firetrail.errors import ConfigError, StoreClosedError, WrongTypeError
 from firetrail.format.kernels.draft import Message
 from firetrail.format.light import LIGHT_PREFIX
 from firetrail.format.record import Record
@@ -52,11 +48,7 @@ class Store(StoreStatus):
 
     @classmethod
     def open(
-        cls,
-        path: str | Path,
-        config: StoreConfig | None = None,
-        *,
-        system: System | None = None,
+        cls, path: str | Path, config: StoreConfig | None = None, *, system: System | None = None
     ) -> Self:
         """Open the store in a folder, or create one there.
 

@@ -104,10 +104,7 @@ class TlsConfig:
         " with `client_auth`: a certificate that is not verified proves nothing.",
     )
     trust: str = SERVER(
-        "",
-        "tls.server.trustCertPath",
-        PATH,
-        "PEM file with the issuers of client certificates.",
+        "", "tls.server.trustCertPath", PATH, "PEM file with the issuers of client certificates."
     )
     user_names: str = SERVER(
         "",

@@ -105,12 +105,7 @@ def test_all_files_of_the_folder_count_and_the_first_account_wins(
     ],
 )
 def test_a_file_that_cannot_be_used_changes_nothing(
-    main: Path,
-    acl: PlainAcl,
-    caplog: pytest.LogCaptureFixture,
-    text: str,
-    mode: int,
-    why: str,
+    main: Path, acl: PlainAcl, caplog: pytest.LogCaptureFixture, text: str, mode: int, why: str
 ) -> None:
     before = acl.find("shop-account")
     written(main, text, mode)

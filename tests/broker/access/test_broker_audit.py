@@ -14,9 +14,7 @@ from firetrail.store.inspect.foreign import foreign_names
 from firetrail.system import SYSTEM
 
 
-async def test_the_audit_log_has_logins_administration_and_denied_requests(
-    tmp_path: Path,
-) -> None:
+async def test_the_audit_log_has_logins_administration_and_denied_requests(tmp_path: Path) -> None:
     async with secured(tmp_path) as secure:
         await secure.allow("alice", "Topic:T1 Pub")
         for topic in ("T1", "T1", "T2"):

@@ -19,9 +19,7 @@ from firetrail.remoting.messages.admin.admin_bodies import (
     ResetOffsetList,
     ResetOffsets,
 )
-from firetrail.remoting.messages.bodies import (
-    MessageModel,
-)
+from firetrail.remoting.messages.bodies import MessageModel
 from firetrail.remoting.wire.codes import Language, PullFlag, RequestCode, ResponseCode
 from firetrail.remoting.wire.command import RemotingCommand
 

@@ -7,11 +7,7 @@ from tests.broker.brokers import SMALL, talking
 
 from firetrail.broker.broker import Broker
 from firetrail.broker.config import BrokerConfig
-from firetrail.broker.replica.master_settings import (
-    AdoptedSettings,
-    find_master,
-    replica_settings,
-)
+from firetrail.broker.replica.master_settings import AdoptedSettings, find_master, replica_settings
 from firetrail.errors import NoSuchError, NotReachedError, ReplicationError
 from firetrail.format.values.delay import DelayLevels
 from firetrail.format.values.hosts import Host

@@ -15,11 +15,7 @@ from firetrail.broker.config import BrokerConfig
 from firetrail.broker.replica.slave_synchronize import SlaveSynchronize, possible
 from firetrail.remoting.connections.connection import Connection
 from firetrail.remoting.connections.remoting_client import RemotingClient
-from firetrail.remoting.messages.bodies import (
-    RequestMode,
-    SubscriptionGroupConfig,
-    TopicConfig,
-)
+from firetrail.remoting.messages.bodies import RequestMode, SubscriptionGroupConfig, TopicConfig
 from firetrail.remoting.messages.pop.pop_bodies import RequestModeBody, RequestModes
 from firetrail.remoting.wire.codes import RequestCode, ResponseCode
 from firetrail.remoting.wire.command import RemotingCommand

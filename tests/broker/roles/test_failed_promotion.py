@@ -8,15 +8,7 @@ from typing import Any
 
 import pytest
 from tests.broker.brokers import SMALL, Talk, talking
-from tests.broker.pairs import (
-    REFUSED,
-    SLAVE,
-    Group,
-    pair,
-    promote,
-    refusal,
-    send,
-)
+from tests.broker.pairs import REFUSED, SLAVE, Group, pair, promote, refusal, send
 from tests.client.clusters import until
 from tests.replication.auto_switch_master import controlled_master_in
 from tests.replication.masters import master_in

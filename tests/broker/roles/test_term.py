@@ -115,9 +115,7 @@ async def test_a_broker_that_cannot_change_continues_in_its_role(
     assert (await talk.send("T1")).code == ResponseCode.SUCCESS
 
 
-async def test_requests_during_a_change_wait_for_its_end(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_requests_during_a_change_wait_for_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
     async with talking() as talk:
         await talk.send("T1")
         has_ended, may_begin = asyncio.Event(), asyncio.Event()

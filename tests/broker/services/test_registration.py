@@ -137,10 +137,7 @@ async def test_two_brokers_with_one_name_get_a_remark(
     try:
         await one.start()
         await other.start()
-        rivals = (
-            f"{one.address} and at {other.address}",
-            f"{other.address} and at {one.address}",
-        )
+        rivals = (f"{one.address} and at {other.address}", f"{other.address} and at {one.address}")
         clash = f"name server {namesrv}: broker broker-a with id 0 is at "
         await until(lambda: all(clash + pair in caplog.text for pair in rivals))
         await other.stop()

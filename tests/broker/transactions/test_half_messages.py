@@ -5,15 +5,7 @@ from pathlib import Path
 
 import pytest
 from tests.broker.brokers import talking
-from tests.broker.halves import (
-    COMMIT,
-    IMPATIENT,
-    PROPERTIES,
-    ROLLBACK,
-    begin,
-    end,
-    stored,
-)
+from tests.broker.halves import COMMIT, IMPATIENT, PROPERTIES, ROLLBACK, begin, end, stored
 from tests.client.clusters import until
 
 from firetrail.broker.state.topic_table import CHECKED_OFTEN_TOPIC, HALF_TOPIC

@@ -33,10 +33,7 @@ async def serve_again(folder: Path, host: Host, read: Callable[[], str]) -> None
     """Start a broker at the same address as before; messages sent to it are followed."""
     config = BrokerConfig(ha_listen_port=free_port())  # a client may use the default one
     broker = Broker(
-        folder,
-        config,
-        StoreConfig(store_host=host),
-        name_server=NameServerConfig(listen_port=0),
+        folder, config, StoreConfig(store_host=host), name_server=NameServerConfig(listen_port=0)
     )
     await broker.start()
     try:

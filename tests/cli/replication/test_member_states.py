@@ -56,11 +56,7 @@ def following(**changes: object) -> ReplicaStatus:
         (following(state="failed", error="no answer"), MemberState.NOT_FOLLOWING, "no answer"),
         (following(state="stuck", error="deleted"), MemberState.STUCK, "deleted"),
         (following(state="diverged", error="differ"), MemberState.DIVERGED, "differ"),
-        (
-            following(missing=5),
-            MemberState.INCOMPLETE,
-            "it has deleted old messages",
-        ),
+        (following(missing=5), MemberState.INCOMPLETE, "it has deleted old messages"),
         (replace(MASTER, group=replace(GROUP, error="no etcd")), MemberState.NO_COORDINATOR, "no"),
         (
             replace(MASTER, group=replace(GROUP, error="[Errno 28] No space left on device")),

@@ -273,9 +273,7 @@ async def test_a_replica_without_access_control_needs_a_flag_to_listen_everywher
 
 
 async def test_the_master_and_the_command_decide_before_the_file_of_a_replica(
-    prepared: Callable[..., Awaitable[Broker]],
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    prepared: Callable[..., Awaitable[Broker]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     conf = tmp_path / "replica.conf"
     conf.write_text(

@@ -267,10 +267,7 @@ async def test_json_names_addresses_and_folder() -> None:
 @pytest.mark.parametrize(
     ("arguments", "remark"),
     [
-        (
-            EVERYWHERE,
-            "but advertises 127.0.0.1, which clients on other machines cannot reach",
-        ),
+        (EVERYWHERE, "but advertises 127.0.0.1, which clients on other machines cannot reach"),
         ([], "no name server is given, so clients cannot find the broker"),
     ],
 )

@@ -10,10 +10,7 @@ from firetrail.client.cluster.session import Session
 from firetrail.remoting.messages.bodies import BrokerData, ClusterInfo
 from firetrail.remoting.wire.command import RemotingCommand
 
-BROKERS = {
-    "a": BrokerData("a", "C", {0: "h:1", 1: "h:2"}),
-    "b": BrokerData("b", "D", {0: "h:3"}),
-}
+BROKERS = {"a": BrokerData("a", "C", {0: "h:1", 1: "h:2"}), "b": BrokerData("b", "D", {0: "h:3"})}
 USERS = [
     {"username": "shop", "password": SECRET, "userType": "Normal", "userStatus": "enable"},
     {"username": "admin", "password": SECRET, "userType": "Super", "userStatus": "enable"},

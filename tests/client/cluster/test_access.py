@@ -145,10 +145,7 @@ async def test_a_message_id_leads_only_to_brokers_that_are_listed(namesrv: str) 
 
 
 async def test_an_entry_that_does_not_exist_cannot_be_deleted() -> None:
-    async with (
-        running_cluster(SECURE) as address,
-        Admin(address, access=Access(ROOT)) as admin,
-    ):
+    async with running_cluster(SECURE) as address, Admin(address, access=Access(ROOT)) as admin:
         await admin.create_user("shop", SECRET)
         await admin.set_acl("shop", ["Topic:orders*"], ["Pub"])
         with pytest.raises(NoSuchError, match=r"shop has no entry for Topic:orders; it has .*\*$"):

@@ -6,13 +6,7 @@ from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import pytest
-from tests.client.cancellation import (
-    Cancelled,
-    Moment,
-    at_every_await,
-    interrupted,
-    nothing_left,
-)
+from tests.client.cancellation import Cancelled, Moment, at_every_await, interrupted, nothing_left
 from tests.client.clusters import SOON, fill, read_all, until
 
 from firetrail.broker.broker import Broker

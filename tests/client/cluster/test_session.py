@@ -199,10 +199,7 @@ class TestWrongAddresses:
             await Session("127.0.0.1:1; 127.0.0.1:2").open()
 
     async def test_the_address_of_a_broker_is_an_error(self) -> None:
-        async with (
-            Broker.running(store=SMALL) as broker,
-            Producer(broker.address) as producer,
-        ):
+        async with Broker.running(store=SMALL) as broker, Producer(broker.address) as producer:
             with pytest.raises(RequestError, match="of a name server, not of a broker"):
                 await producer.send(Message("T", b""))
 

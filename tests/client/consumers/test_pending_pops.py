@@ -23,10 +23,7 @@ LONG_S = 1000.0
 
 async def test_late_messages_go_to_the_next_call(namesrv: str) -> None:
     await fill(namesrv, "T", 1)
-    async with (
-        Producer(namesrv) as producer,
-        SimpleConsumer(namesrv, "G", {"T": "*"}) as consumer,
-    ):
+    async with Producer(namesrv) as producer, SimpleConsumer(namesrv, "G", {"T": "*"}) as consumer:
         await consumer.ack(*await consumer.receive(wait_s=5))
         for number in range(5):
             with pytest.raises(TimeoutError):

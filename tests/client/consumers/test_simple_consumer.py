@@ -8,14 +8,7 @@ from tests.client.clusters import fill
 
 from firetrail.broker.broker import Broker
 from firetrail.broker.config import BrokerConfig
-from firetrail.client import (
-    Admin,
-    ClientClosedError,
-    Message,
-    Producer,
-    SimpleConsumer,
-    by_sql,
-)
+from firetrail.client import Admin, ClientClosedError, Message, Producer, SimpleConsumer, by_sql
 from firetrail.client.messages.send import DEFAULT_QUEUES
 from firetrail.errors import RequestError
 from firetrail.format.values.javahash import java_hash
@@ -67,11 +60,7 @@ async def test_unacknowledged_messages_are_redelivered(namesrv: str) -> None:
         (first,) = await consumer.receive(invisible_s=0.05)
         (second,) = await consumer.receive(invisible_s=60)
         assert [m.reconsume_times for m in (first, second)] == [0, 1]
-        assert (second.topic, second.body, second.message_id) == (
-            "T",
-            first.body,
-            first.message_id,
-        )
+        assert (second.topic, second.body, second.message_id) == ("T", first.body, first.message_id)
         third = await consumer.change_invisible(second, 0.05)
         assert third.body == first.body
         (fourth,) = await consumer.receive()

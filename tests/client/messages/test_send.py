@@ -52,10 +52,7 @@ def test_ids_count_from_the_start_of_the_local_month(monkeypatch: pytest.MonkeyP
     [
         ({"queue_id": 1}, "queue_id: 1 is only for embedded stores; pass queue="),
         ({"queue_id": 1, "queue": QUEUE}, "queue_id: 1 is only for embedded stores"),
-        (
-            {"queue": MessageQueue("U", "b", 0)},
-            "queue: belongs to the topic U, but .* is T",
-        ),
+        ({"queue": MessageQueue("U", "b", 0)}, "queue: belongs to the topic U, but .* is T"),
         ({"sys_flag": 1}, "sys_flag: is set by the broker"),
         ({"reconsume_times": 1}, "reconsume_times: is set by the broker"),
         ({"prepared_offset": 1}, "prepared_offset: is set by the broker"),

@@ -213,10 +213,7 @@ texts = st.text(
     st.characters(exclude_characters="\x01\x02", exclude_categories=["Cs"]), max_size=12
 )
 short_bytes = st.binary(max_size=40)
-_hosts = st.one_of(
-    st.binary(min_size=8, max_size=8),
-    st.binary(min_size=20, max_size=20),
-)
+_hosts = st.one_of(st.binary(min_size=8, max_size=8), st.binary(min_size=20, max_size=20))
 _names = st.one_of(
     st.sampled_from(
         ["KEYS", "TAGS", "UNIQ_KEY", "DELAY", "KEY", "TAGSX", "UNIQ_KEX", "DELAX", "WAIT", ""]

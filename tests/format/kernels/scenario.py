@@ -14,11 +14,7 @@ from tests.format.kernels.drafts import V4, V6, Draft
 from firetrail.format.batch import BatchItem, encode_batch
 from firetrail.format.columns import Check, Columns
 from firetrail.format.files.index import index_file_size
-from firetrail.format.kernels.derive import (
-    ENTRIES_PER_RECORD_MAX,
-    derive_entries,
-    derive_units,
-)
+from firetrail.format.kernels.derive import ENTRIES_PER_RECORD_MAX, derive_entries, derive_units
 from firetrail.format.kernels.encode import RecordFields, RecordWriter, measure_batch, with_crc_room
 from firetrail.format.kernels.index import append_entries, count_entries, cut_entries, walk
 from firetrail.format.kernels.scan import scan

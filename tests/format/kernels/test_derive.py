@@ -21,11 +21,7 @@ from tests.format.kernels.drafts import (
 
 from firetrail.format import columns as col
 from firetrail.format.columns import COLUMN_NAMES, Check, Columns, Stop
-from firetrail.format.kernels.derive import (
-    ENTRIES_PER_RECORD_MAX,
-    derive_entries,
-    derive_units,
-)
+from firetrail.format.kernels.derive import ENTRIES_PER_RECORD_MAX, derive_entries, derive_units
 from firetrail.format.kernels.scan import scan
 from firetrail.format.names import SCHEDULE_TOPIC
 from firetrail.format.properties import DELAY, KEYS, TAGS, UNIQ_KEY, decode_properties

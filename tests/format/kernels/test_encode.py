@@ -7,16 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.format.kernels.drafts import (
-    ANY_RECORD,
-    V4,
-    V6,
-    Draft,
-    drafts,
-    fenced,
-    int32,
-    scan_all,
-)
+from tests.format.kernels.drafts import ANY_RECORD, V4, V6, Draft, drafts, fenced, int32, scan_all
 
 from firetrail.errors import FormatError
 from firetrail.format import layout

@@ -19,17 +19,8 @@ from firetrail.format.files.index import (
     index_file_size,
 )
 from firetrail.format.files.unit import PRE_BLANK, UNIT_SIZE, encode_unit
-from firetrail.format.kernels.derive import (
-    ENTRIES_PER_RECORD_MAX,
-    derive_entries,
-    derive_units,
-)
-from firetrail.format.kernels.encode import (
-    RecordFields,
-    RecordWriter,
-    measure_batch,
-    with_crc_room,
-)
+from firetrail.format.kernels.derive import ENTRIES_PER_RECORD_MAX, derive_entries, derive_units
+from firetrail.format.kernels.encode import RecordFields, RecordWriter, measure_batch, with_crc_room
 from firetrail.format.kernels.index import append_entries, cut_entries, walk
 from firetrail.format.record import Blank, Record, decode_record
 from firetrail.format.values.delay import DEFAULT_DELAY_LEVELS, DelayLevels

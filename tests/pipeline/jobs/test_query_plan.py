@@ -111,10 +111,7 @@ def test_only_columns_that_a_query_needs_are_read(
         ("'a' <=> topic", Bounds(frozenset({"a"}))),
         ("TOPIC = 'A' and `Queue_Id` in (3)", Bounds(frozenset({"A"}), frozenset({3}))),
         ("topic in ('a', null) or topic = 'b'", Bounds(frozenset({"a", "b"}))),
-        (
-            f"queue_id in ({', '.join(map(str, range(20)))})",
-            Bounds(queue_ids=frozenset(range(20))),
-        ),
+        (f"queue_id in ({', '.join(map(str, range(20)))})", Bounds(queue_ids=frozenset(range(20)))),
         (
             f"queue_id in ({', '.join(map(str, range(1, 20)))}, null)",
             Bounds(queue_ids=frozenset(range(1, 20))),
@@ -131,10 +128,7 @@ def test_only_columns_that_a_query_needs_are_read(
         ("physical_offset < 100 and size < 5", Bounds(physical_offsets=(0, 100))),
         ("msg_id = 'x' and msg_id = topic", Bounds(frozenset({"x"}))),
         ("store_time >= '2026-11-01'", Bounds(times=(NOVEMBER, TIME_MAX))),
-        (
-            "cast(store_time as date) = date'2026-11-01'",
-            Bounds(times=(NOVEMBER, NOVEMBER + DAY)),
-        ),
+        ("cast(store_time as date) = date'2026-11-01'", Bounds(times=(NOVEMBER, NOVEMBER + DAY))),
         (
             "store_time < timestamp'2026-11-01 01:00:00 Europe/Paris'",
             Bounds(times=(TIME_MIN, NOVEMBER)),

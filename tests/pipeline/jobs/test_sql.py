@@ -201,11 +201,7 @@ def test_the_command_writes_parquet(
     ],
 )
 def test_bad_sql_is_one_line(
-    spark: SparkSession,
-    shop: Path,
-    query: str,
-    error: str,
-    capsys: pytest.CaptureFixture[str],
+    spark: SparkSession, shop: Path, query: str, error: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(PipelineError, match=error):
         sql(spark, shop, query)

@@ -241,8 +241,7 @@ class TestRefusals:
             rows_of(log[:100], columns, [0])
 
     @pytest.mark.parametrize(
-        "column",
-        ["body", "topic", "tags", "keys", "unique_key", "properties"],
+        "column", ["body", "topic", "tags", "keys", "unique_key", "properties"]
     )
     @pytest.mark.parametrize("size", [-1, 2**40, -(2**63)])
     def test_cells_that_point_outside(

@@ -225,11 +225,7 @@ def test_damage_fails_a_read_unless_permissive(spark: SparkSession, tmp_path: Pa
         row for row in before if row["physical_offset"] != victim.physical_offset
     ]
     (found,) = load(spark, tmp_path, view="damage").collect()
-    assert (found.file, found.offset, found.kind) == (
-        f"commitlog/{path.name}",
-        at,
-        "record-magic",
-    )
+    assert (found.file, found.offset, found.kind) == (f"commitlog/{path.name}", at, "record-magic")
     assert (found.physical_offset, found.skipped) == (victim.physical_offset, victim.size)
 
 

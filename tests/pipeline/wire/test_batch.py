@@ -131,10 +131,7 @@ def test_the_plan_says_what_it_does(namesrv: str) -> None:
     [
         ({"subscribe": "nix"}, r"'nix': namesrv=.* has no such topic; its topics are "),
         ({"startingOffsets": '{"usual": {"7": 0}}'}, "usual/7': no such queue"),
-        (
-            {"startingOffsets": '{"usual": {"other/0": 0}}'},
-            "usual/other/0': no such queue",
-        ),
+        ({"startingOffsets": '{"usual": {"other/0": 0}}'}, "usual/other/0': no such queue"),
         ({"startingOffsets": '{"usual": {"0": 9999}}'}, "use an offset of at most"),
     ],
 )

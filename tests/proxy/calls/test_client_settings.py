@@ -114,10 +114,7 @@ def test_a_lite_consumer_does_not_get_a_whole_topic(client_type: ClientType) -> 
         (subscribing("CID_RMQ_SYS_X"), Code.ILLEGAL_CONSUMER_GROUP),
         (subscribing("G", "TBW102"), Code.ILLEGAL_TOPIC),
         (subscribing("G", "T", expression="||"), Code.ILLEGAL_FILTER_EXPRESSION),
-        (
-            subscribing("G", "T", kind=FilterType.SQL, expression=""),
-            Code.ILLEGAL_FILTER_EXPRESSION,
-        ),
+        (subscribing("G", "T", kind=FilterType.SQL, expression=""), Code.ILLEGAL_FILTER_EXPRESSION),
         (publishing(*(f"t{n}" for n in range(TOPICS_MAX + 1))), Code.BAD_REQUEST),
         (
             Settings(publishing=Publishing(), user_agent=UA(hostname="x" * SETTINGS_MAX)),

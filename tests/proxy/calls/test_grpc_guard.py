@@ -294,8 +294,7 @@ async def test_settings_need_a_permission_for_every_name(secured: Secured) -> No
     consumer = Settings(
         client_type=ClientType.PUSH_CONSUMER,
         subscription=Subscription(
-            group=Resource(name="CG"),
-            subscriptions=[SubscriptionEntry(topic=Resource(name="T1"))],
+            group=Resource(name="CG"), subscriptions=[SubscriptionEntry(topic=Resource(name="T1"))]
         ),
     )
     allowed = secured.telemetry(signed_by("alice"), producer("T1"))
@@ -363,9 +362,7 @@ def forwarding(topic: str, group: str) -> Any:
     )
 
 
-async def test_a_record_of_another_topic_does_not_become_a_dead_letter(
-    secured: Secured,
-) -> None:
+async def test_a_record_of_another_topic_does_not_become_a_dead_letter(secured: Secured) -> None:
     """A receipt names the record by its place in the log, which a client can forge."""
     secured.broker.store.put(Message("T1", b"not for carol"))
     secured.broker.groups.require("CG")

@@ -204,8 +204,7 @@ async def test_a_message_is_answered_without_a_coroutine(service: Service) -> No
     assert (
         response
         == SendMessageResponse(
-            status=OK,
-            entries=[SendResultEntry(status=OK, message_id="m1", transaction_id="m1")],
+            status=OK, entries=[SendResultEntry(status=OK, message_id="m1", transaction_id="m1")]
         ).SerializeToString()
     )
 

@@ -96,9 +96,7 @@ async def test_only_sends_may_be_large(service: MessagingService) -> None:
     assert set(limits.values()) == {1 << 20}
 
 
-async def test_no_call_of_an_address_that_is_too_fast_is_handled(
-    service: MessagingService,
-) -> None:
+async def test_no_call_of_an_address_that_is_too_fast_is_handled(service: MessagingService) -> None:
     for path, method in service.methods.items():
         call = FakeStream()
         call.too_fast = True
@@ -187,9 +185,7 @@ async def test_silent_clients_are_forgotten(
     await service.stop()
 
 
-async def test_calls_that_arrive_together_are_refused_one_by_one(
-    service: MessagingService,
-) -> None:
+async def test_calls_that_arrive_together_are_refused_one_by_one(service: MessagingService) -> None:
     method = service.methods[f"{SERVICE}AckMessage"]
     assert isinstance(method, UnaryMethod)
     assert method.handle_all is not None

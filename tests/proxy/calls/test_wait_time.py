@@ -5,13 +5,7 @@ from tests.proxy.services import call_of
 
 from firetrail.errors import ProxyError
 from firetrail.proxy.calls.wait_time import REMEMBERED, filter_of, poll_s, subscription_of
-from firetrail.proxy.schema.messages import (
-    Code,
-    Duration,
-    FilterExpression,
-    FilterType,
-    Settings,
-)
+from firetrail.proxy.schema.messages import Code, Duration, FilterExpression, FilterType, Settings
 from firetrail.remoting.messages.bodies import SubscriptionData
 from firetrail.system import SYSTEM
 

@@ -44,11 +44,7 @@ def encoded(stored: Record, topic: str, attempt: int, receipt: str) -> Message |
     receipt=texts,
 )
 def test_both_ways_mean_the_same(
-    properties: dict[str, str],
-    body: bytes,
-    topic: str,
-    changes: dict[str, Any],
-    receipt: str,
+    properties: dict[str, str], body: bytes, topic: str, changes: dict[str, Any], receipt: str
 ) -> None:
     stored = record(body)._replace(raw_properties=encode_properties(properties), **changes)
     attempt = attempt_after(stored.reconsume_times)

@@ -10,15 +10,7 @@ from functools import partial
 import pytest
 import uvloop
 from tests.helpers import PATIENCE_S, eventually
-from tests.proxy.http2.wire import (
-    REQUEST,
-    SETTINGS_FRAME,
-    Frame,
-    data,
-    frame,
-    headers,
-    uint32,
-)
+from tests.proxy.http2.wire import REQUEST, SETTINGS_FRAME, Frame, data, frame, headers, uint32
 from tests.proxy.servers import ServerThread, connected
 from tests.proxy.servers import Text as Message
 
@@ -249,9 +241,7 @@ def eventually_connections(server: ServerThread) -> set[GrpcConnection]:
     return server.server.connections
 
 
-def test_an_address_has_a_limited_number_of_connections(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_an_address_has_a_limited_number_of_connections(caplog: pytest.LogCaptureFixture) -> None:
     limits = GrpcLimits(connections_per_address=1, limit_loopback=True)
     with ServerThread(asyncio.new_event_loop).serving(limits) as server:
         first = RawClient(server)

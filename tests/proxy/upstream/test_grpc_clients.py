@@ -125,10 +125,7 @@ def test_the_number_of_streams_is_limited(clients: ProxyClients) -> None:
     for stream in streams:
         clients.attach(client, stream)
     assert [stream.is_open for stream in streams] == [False] * 2 + [True] * STREAMS_MAX
-    assert streams[0].ended == (
-        StatusCode.ABORTED,
-        "the client has opened newer telemetry streams",
-    )
+    assert streams[0].ended == (StatusCode.ABORTED, "the client has opened newer telemetry streams")
 
 
 def test_silent_clients_are_forgotten(clients: ProxyClients, time: Time) -> None:

@@ -111,11 +111,7 @@ def test_a_receipt_names_the_topic_that_a_message_is_stored_in(retry: str, topic
 def test_queue_offsets_survive_encoding_and_decoding() -> None:
     text = encode_places([(NORMAL, 3, [17, 18]), (RETRY, 0, [4]), (RETRY_V2, 0, [5])])
     assert text == "0 3 17,18;1 0 4;2 0 5"
-    assert decode_places(text) == {
-        (NORMAL, 3): [17, 18],
-        (RETRY, 0): [4],
-        (RETRY_V2, 0): [5],
-    }
+    assert decode_places(text) == {(NORMAL, 3): [17, 18], (RETRY, 0): [4], (RETRY_V2, 0): [5]}
     assert decode_places(None) == decode_places("") == {}
     with pytest.raises(RequestError, match="is not a list of queue offsets"):
         decode_places("0 3")

@@ -72,10 +72,7 @@ class TestInvalidRegistrations:
             (b"", "ends at 0"),
             (pack(">i", -1), "the invalid length -1 at 0"),
             (pack(">i", 100) + b"{}", "the invalid length 100"),
-            (
-                sized(b"{}") + pack(">i", 1) + sized(b"T1 4 4"),
-                "not a valid topic",
-            ),
+            (sized(b"{}") + pack(">i", 1) + sized(b"T1 4 4"), "not a valid topic"),
             (sized(b"{}") + pack(">i", 1) + sized(b"T1 4 x 6 SINGLE_TAG"), "not a valid topic"),
             (sized(b"[]") + pack(">i", 0) + sized(b"[]"), "must be an object"),
         ],

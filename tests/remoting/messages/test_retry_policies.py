@@ -56,10 +56,7 @@ def test_missing_details_have_javas_defaults() -> None:
             GroupRetryPolicy("EXPONENTIAL", ExponentialRetryPolicy(1000, 9000, 3)),
             [1000, 1000, 3000, 9000],
         ),
-        (
-            GroupRetryPolicy("CUSTOMIZED", None, CustomizedRetryPolicy([1, 2, 3, 4])),
-            [3, 3, 4, 4],
-        ),
+        (GroupRetryPolicy("CUSTOMIZED", None, CustomizedRetryPolicy([1, 2, 3, 4])), [3, 3, 4, 4]),
         (GroupRetryPolicy("CUSTOMIZED", None, CustomizedRetryPolicy([7])), [7, 7, 7, 7]),
         (
             GroupRetryPolicy("CUSTOMIZED", None, CustomizedRetryPolicy([])),

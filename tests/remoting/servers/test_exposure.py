@@ -51,9 +51,7 @@ def test_signatures_without_tls_are_warned_of(caplog: pytest.LogCaptureFixture) 
     )
 
 
-def test_the_servers_of_one_guard_do_not_repeat_a_warning(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_the_servers_of_one_guard_do_not_repeat_a_warning(caplog: pytest.LogCaptureFixture) -> None:
     guard = FakeGuard(checks_permissions=False)
     for _ in range(3):
         check_exposure("10.0.0.5", None, guard, insecure=False)

@@ -244,10 +244,7 @@ class TestInTheEventLoop:
             master.close()
 
     def test_a_silent_replica_is_disconnected(
-        self,
-        tmp_path: Path,
-        loop: asyncio.AbstractEventLoop,
-        caplog: pytest.LogCaptureFixture,
+        self, tmp_path: Path, loop: asyncio.AbstractEventLoop, caplog: pytest.LogCaptureFixture
     ) -> None:
         hasty = replace(LIMITS, silence_s=0.2)
         master = Master(tmp_path / "master", limits=hasty, loop=loop)

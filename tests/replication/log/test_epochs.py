@@ -330,9 +330,7 @@ steps = st.lists(
 
 @given(steps)
 @example([(0, 0, 2), (1, 0, 5), (0, 0, 3), (1, 1, 3), (2, 0, 5), (2, 1, 5)])
-def test_the_common_point_is_the_end_of_the_common_prefix(
-    life: list[tuple[int, int, int]],
-) -> None:
+def test_the_common_point_is_the_end_of_the_common_prefix(life: list[tuple[int, int, int]]) -> None:
     nodes = [Node(), Node(), Node()]
     for number, (who, master, size) in enumerate(life, 1):
         if who == master:

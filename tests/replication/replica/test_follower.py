@@ -9,14 +9,7 @@ import pytest
 from tests.client.clusters import until
 from tests.helpers import crash_image
 from tests.replication.logs import log_content
-from tests.replication.masters import (
-    MASTER,
-    QUICK,
-    REPLICA,
-    master_in,
-    replica_in,
-    state_of,
-)
+from tests.replication.masters import MASTER, QUICK, REPLICA, master_in, replica_in, state_of
 
 from firetrail import Message
 from firetrail.broker.broker import Broker

@@ -412,10 +412,7 @@ class TestHelp:
         assert served.reads.get_hashed("T", 0, 0).count == 1
 
     def test_running_out_of_time_within_a_step_is_not_a_failure(
-        self,
-        served: BrokerStore,
-        monkeypatch: pytest.MonkeyPatch,
-        caplog: pytest.LogCaptureFixture,
+        self, served: BrokerStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
         def is_late(*parts: object, **options: object) -> None:
             raise DeadlineExceeded

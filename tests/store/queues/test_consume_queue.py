@@ -7,12 +7,7 @@ from pathlib import Path
 import pytest
 from tests.helpers import Machine, in_threads
 
-from firetrail.errors import (
-    DiskFullError,
-    SegmentSizeError,
-    StoreClosedError,
-    StoreDamagedError,
-)
+from firetrail.errors import DiskFullError, SegmentSizeError, StoreClosedError, StoreDamagedError
 from firetrail.format.files.unit import PRE_BLANK, UNIT_SIZE, ConsumeQueueUnit, encode_unit
 from firetrail.format.names import segment_name
 from firetrail.store.queues.consume_queue import ConsumeQueue

@@ -118,10 +118,7 @@ def test_nobody_can_tell_which_of_two_it_is(root: Path, stored: list[Record]) ->
     """Then both records stay."""
     change(root, stored[30], QUEUE_ID, 1)
     lose_queues(root)
-    assert places(root) == [
-        (stored[31].physical_offset, 10),
-        (stored[33].physical_offset, 11),
-    ]
+    assert places(root) == [(stored[31].physical_offset, 10), (stored[33].physical_offset, 11)]
 
 
 def test_the_topic_when_older_messages_have_expired(root: Path, stored: list[Record]) -> None:

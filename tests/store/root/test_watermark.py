@@ -137,12 +137,7 @@ class TestFile:
 
     @pytest.mark.parametrize(
         ("operation", "name"),
-        [
-            ("write", WATERMARK),
-            ("sync", WATERMARK),
-            ("write", CHECKPOINT),
-            ("sync", CHECKPOINT),
-        ],
+        [("write", WATERMARK), ("sync", WATERMARK), ("write", CHECKPOINT), ("sync", CHECKPOINT)],
     )
     def test_a_crash_at_any_point_leaves_one_that_counts(
         self, bench: Bench, operation: str, name: str

@@ -92,13 +92,7 @@ class AuditLog:
     # -- events -------------------------------------------------------------------------------
 
     def login(
-        self,
-        user: str,
-        method: str,
-        peer: str,
-        *,
-        is_encrypted: bool,
-        client: str = "",
+        self, user: str, method: str, peer: str, *, is_encrypted: bool, client: str = ""
     ) -> None:
         """Record the first authenticated request of a user.
 

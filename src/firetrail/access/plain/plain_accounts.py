@@ -28,13 +28,7 @@ from firetrail.auth.policies import (
     User,
     UserType,
 )
-from firetrail.auth.resources import (
-    Action,
-    MatchKind,
-    Requirement,
-    Resource,
-    ResourceType,
-)
+from firetrail.auth.resources import Action, MatchKind, Requirement, Resource, ResourceType
 from firetrail.errors import ConfigError
 from firetrail.format.names import AUTO_CREATE_TOPIC, RETRY_PREFIX, reply_topic
 from firetrail.settings.settings_table import HIDDEN

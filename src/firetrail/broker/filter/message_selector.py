@@ -67,10 +67,7 @@ class MessageSelector:
     """Reads the messages of queues that match a filter."""
 
     def __init__(
-        self,
-        store: BrokerStore,
-        config: Live[BrokerConfig],
-        filters: ConsumerFilters | None = None,
+        self, store: BrokerStore, config: Live[BrokerConfig], filters: ConsumerFilters | None = None
     ) -> None:
         """Prepare to read from a store.
 

@@ -344,12 +344,7 @@ class PopProcessor:
         queues = [(header.topic, max(header.queue_id, ANY_QUEUE))]
         queues += [(retry, ANY_QUEUE) for retry in retries]
         held = HeldRequest(
-            connection,
-            queues,
-            ANY_OFFSET,
-            wake,
-            header.consumer_group,
-            _poll_key(header),
+            connection, queues, ANY_OFFSET, wake, header.consumer_group, _poll_key(header)
         )
         held.holder = holder_of(connection.host, request.caller)
         held.size = request.size

@@ -99,14 +99,7 @@ class PopCheckpoint:
     def set_time(self, pop_time: int) -> None:
         """Change the time of the pop."""
         self.pop_time = pop_time
-        self.key = (
-            self.topic,
-            self.group,
-            self.queue_id,
-            self.start,
-            pop_time,
-            self.broker_name,
-        )
+        self.key = (self.topic, self.group, self.queue_id, self.start, pop_time, self.broker_name)
         self.revive_time = pop_time + self.invisible_ms
 
 

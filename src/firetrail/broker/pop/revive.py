@@ -16,12 +16,7 @@ from firetrail.broker.state.topic_table import TopicTable
 from firetrail.broker.stored_messages import copy_record, origin_of
 from firetrail.errors import IllegalMessageError, StoreDamagedError
 from firetrail.format.layout import MAX_PROPERTIES
-from firetrail.format.names import (
-    RETRY_PREFIX,
-    is_retry_topic_v2,
-    pop_retry_topic,
-    popped_topic,
-)
+from firetrail.format.names import RETRY_PREFIX, is_retry_topic_v2, pop_retry_topic, popped_topic
 from firetrail.format.properties import (
     FIRST_POP_TIME,
     ORIGIN_GROUP,
@@ -67,9 +62,7 @@ class ReviveService:
         """Start redelivering."""
         self._task = asyncio.get_running_loop().create_task(
             repeat(
-                self.revive,
-                "unacknowledged messages cannot be redelivered now; will retry",
-                _log,
+                self.revive, "unacknowledged messages cannot be redelivered now; will retry", _log
             )
         )
 

@@ -137,10 +137,7 @@ class RecallProcessor:
         )
 
     async def _answer_later(
-        self,
-        request: RemotingCommand,
-        handle: RecallHandle,
-        result: Awaitable[PutResult],
+        self, request: RemotingCommand, handle: RecallHandle, result: Awaitable[PutResult]
     ) -> RemotingCommand:
         return self._answer(request, handle, await result)
 

@@ -99,11 +99,7 @@ class SendBackProcessor:
     def _dead_letter(self, record: Record, group: str) -> Message:
         topic = self._topics.ensure(f"{DLQ_PREFIX}{group}", 1)
         topic_before, id_before = origin_of(record)
-        origin = {
-            DELAY: None,
-            DLQ_ORIGIN_TOPIC: topic_before,
-            DLQ_ORIGIN_MESSAGE_ID: id_before,
-        }
+        origin = {DELAY: None, DLQ_ORIGIN_TOPIC: topic_before, DLQ_ORIGIN_MESSAGE_ID: id_before}
         return self._copy(record, topic.topic_name, 0, origin)
 
     def _copy(

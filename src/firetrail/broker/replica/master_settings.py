@@ -124,10 +124,7 @@ class AdoptedSettings(Body):
         return replace(self, settings=self.settings | {NAME_SERVERS: name_servers})
 
     def of_replica(
-        self,
-        master: str,
-        broker_id: int = FIRST_SLAVE_ID,
-        own: Mapping[str, Entry] | None = None,
+        self, master: str, broker_id: int = FIRST_SLAVE_ID, own: Mapping[str, Entry] | None = None
     ) -> ReplicaSettings:
         """Return the settings of a replica of the broker at ``master``.
 

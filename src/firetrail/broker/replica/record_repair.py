@@ -136,11 +136,7 @@ class RecordRepair:
         return self._store.log_scrub.examine(place.physical_offset, is_misplaced=is_misplaced)
 
     async def _copy(
-        self,
-        place: DamagedPlace,
-        damage: DamagedRange,
-        peers: Collection[str],
-        reasons: list[str],
+        self, place: DamagedPlace, damage: DamagedRange, peers: Collection[str], reasons: list[str]
     ) -> str | None:
         """Replace a damaged part of the log; return the broker that had it, None if none did."""
         for peer in peers:

@@ -109,10 +109,7 @@ class SlaveSynchronize:
                 self._groups,
             ),
             _CopiedTable(
-                "request modes",
-                RequestCode.GET_ALL_MESSAGE_REQUEST_MODE,
-                RequestModes,
-                self._modes,
+                "request modes", RequestCode.GET_ALL_MESSAGE_REQUEST_MODE, RequestModes, self._modes
             ),
             _CopiedTable(
                 "timer", RequestCode.GET_TIMER_CHECK_POINT, TimerCheckpoint, self._follow_timer

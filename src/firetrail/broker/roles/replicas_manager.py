@@ -129,8 +129,7 @@ class ReplicasManager:
                 config.broker_id,
             )
         restored = config.replace(
-            broker_id=saved.broker_id,
-            master_address=saved.master_address or config.master_address,
+            broker_id=saved.broker_id, master_address=saved.master_address or config.master_address
         )
         return RoleSettings(restored, store.replace(role=BrokerRole(saved.role)))
 

@@ -223,8 +223,7 @@ class TopicTable:
             check_topic_name(name)
             if name in self.system:
                 raise RequestError(
-                    ResponseCode.SYSTEM_ERROR,
-                    f"The topic[{name}] is conflict with system topic.",
+                    ResponseCode.SYSTEM_ERROR, f"The topic[{name}] is conflict with system topic."
                 )
             queues = topic.read_queue_nums, topic.write_queue_nums
             if not all(0 <= count <= QUEUES_MAX for count in queues) or not 0 <= topic.perm <= 7:

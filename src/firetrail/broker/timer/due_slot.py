@@ -8,12 +8,7 @@ from collections.abc import Iterator
 
 from firetrail.broker.timer.timer_log import TimerLog
 from firetrail.format.files.timer import DELETES, NONE, ROLLS, TimerSlot, TimerUnit
-from firetrail.format.properties import (
-    REAL_TOPIC,
-    TIMER_DEL_UNIQKEY,
-    UNIQ_KEY,
-    get_property,
-)
+from firetrail.format.properties import REAL_TOPIC, TIMER_DEL_UNIQKEY, UNIQ_KEY, get_property
 from firetrail.format.record import Record
 
 KEY_SEPARATOR = "+"

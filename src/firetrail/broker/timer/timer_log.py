@@ -32,13 +32,7 @@ class TimerLog:
     """The files in ``timerlog/``."""
 
     def __init__(self, system: System, folder: Path, file_size: int) -> None:
-        self._files = SegmentQueue(
-            system,
-            folder,
-            file_size,
-            growth=GROWTH,
-            remedy=REBUILT,
-        )
+        self._files = SegmentQueue(system, folder, file_size, growth=GROWTH, remedy=REBUILT)
 
     def load(self, end: int) -> None:
         """Find the files; everything before ``end`` is written.

@@ -31,12 +31,7 @@ from firetrail.format.files.timer import (
     TimerCheck,
 )
 from firetrail.format.files.unit import ConsumeQueueUnit
-from firetrail.format.properties import (
-    REAL_TOPIC,
-    TIMER_DEL_UNIQKEY,
-    TIMER_OUT_MS,
-    get_property,
-)
+from firetrail.format.properties import REAL_TOPIC, TIMER_DEL_UNIQKEY, TIMER_OUT_MS, get_property
 from firetrail.format.values.integers import number_in
 from firetrail.pace.periodic import repeat
 from firetrail.store.broker_store import BrokerStore

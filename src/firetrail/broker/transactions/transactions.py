@@ -32,12 +32,7 @@ from firetrail.broker.transactions.half_messages import (
     identity_of,
     producer_of,
 )
-from firetrail.errors import (
-    IllegalMessageError,
-    RequestError,
-    StoreBusyError,
-    StoreDamagedError,
-)
+from firetrail.errors import IllegalMessageError, RequestError, StoreBusyError, StoreDamagedError
 from firetrail.format import layout
 from firetrail.format.kernels.draft import Message
 from firetrail.format.properties import (

@@ -157,10 +157,7 @@ async def _start(
 ) -> dict[int, ServerProcess]:
     """Start all servers; return those of the members when the group is complete."""
     command = etcd_command(
-        program,
-        cluster.folder / ETCD,
-        cluster.folder / ETCD_LOG,
-        *split_address(cluster.etcd),
+        program, cluster.folder / ETCD, cluster.folder / ETCD_LOG, *split_address(cluster.etcd)
     )
     etcd = ServerProcess("etcd", command)
     resources.push_async_callback(etcd.stop)

@@ -71,10 +71,7 @@ def add(actions: Subparsers) -> None:
         "store", metavar="STORE", type=Path, help="folder of the copy; created if missing"
     )
     parser.add_argument(
-        "--of",
-        metavar="HOST:PORT",
-        type=broker_address,
-        help="address of the master's broker",
+        "--of", metavar="HOST:PORT", type=broker_address, help="address of the master's broker"
     )
     parser.add_argument(
         "--namesrv",

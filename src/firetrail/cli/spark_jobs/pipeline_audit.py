@@ -55,11 +55,7 @@ def run(args: argparse.Namespace) -> ExitCode:
 
         with Progress("auditing", log_size(SYSTEM, args.store)) as progress:
             report = audit(
-                session,
-                args.store,
-                delays=args.delay_levels,
-                work=args.work,
-                on_progress=progress,
+                session, args.store, delays=args.delay_levels, work=args.work, on_progress=progress
             ).report
         report.problems += unreadable_files(SYSTEM, args.store)
         if args.html is not None:

@@ -52,11 +52,7 @@ def run(args: argparse.Namespace) -> ExitCode:
 
         with Progress("rebuilding", log_size(SYSTEM, args.store)) as progress:
             made = rebuild(
-                session,
-                args.store,
-                args.into,
-                delays=args.delay_levels,
-                on_progress=progress,
+                session, args.store, args.into, delays=args.delay_levels, on_progress=progress
             )
     print_result(args, args.into or args.store, made)
     return ExitCode.OK

@@ -36,10 +36,7 @@ from firetrail.remoting.messages.headers import (
     ResetOffsetHeader,
     ViewMessageHeader,
 )
-from firetrail.remoting.messages.route_headers import (
-    KVHeader,
-    ValueResponse,
-)
+from firetrail.remoting.messages.route_headers import KVHeader, ValueResponse
 from firetrail.remoting.wire.codes import RequestCode, ResponseCode
 
 LATEST = (1 << 63) - 1

@@ -128,10 +128,7 @@ class Session:
 
     def _new_client(self) -> RemotingClient:
         return RemotingClient(
-            self._handlers,
-            on_closed=self._lost,
-            on_opened=self._connected,
-            access=self._access,
+            self._handlers, on_closed=self._lost, on_opened=self._connected, access=self._access
         )
 
     def renew(self) -> None:

@@ -83,11 +83,7 @@ class PendingPops:
 
     async def _pop(self, ask: PopArguments, wait_s: float) -> list[Popped]:
         found = await self._popper.pop(
-            ask.broker_name,
-            ask.wanted,
-            count=ask.most,
-            invisible_s=ask.invisible_s,
-            wait_s=wait_s,
+            ask.broker_name, ask.wanted, count=ask.most, invisible_s=ask.invisible_s, wait_s=wait_s
         )
         if ask.wanted.expression_type != BY_TAG:
             return found

@@ -4,11 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 
-from firetrail.client.cluster.arguments import (
-    checked_group,
-    checked_queue,
-    checked_subscription,
-)
+from firetrail.client.cluster.arguments import checked_group, checked_queue, checked_subscription
 from firetrail.client.cluster.backoff import REACH_S
 from firetrail.client.cluster.cluster_client import ClusterClient, finished_by_close
 from firetrail.client.cluster.offsets import Offsets

@@ -11,12 +11,7 @@ from firetrail.format.names import check_topic
 from firetrail.format.values.arguments import instance, text
 from firetrail.format.values.javahash import java_hash
 from firetrail.format.values.tags import ALL_TAGS, tags_in
-from firetrail.remoting.messages.bodies import (
-    BY_SQL,
-    BY_TAG,
-    CheckClientBody,
-    SubscriptionData,
-)
+from firetrail.remoting.messages.bodies import BY_SQL, BY_TAG, CheckClientBody, SubscriptionData
 from firetrail.remoting.wire.codes import RequestCode, ResponseCode
 from firetrail.system import SYSTEM
 

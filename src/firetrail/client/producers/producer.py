@@ -125,10 +125,7 @@ class Producer(ClusterClient):
         super().__init__(namesrv, handlers, access)
         self.group = checked_group(group)
         self._sender = MessageSender(
-            self._session,
-            group,
-            number("retries", retries),
-            seconds("timeout_s", timeout_s, MS),
+            self._session, group, number("retries", retries), seconds("timeout_s", timeout_s, MS)
         )
         if check is not None:
             function("check", check, "def check(message)")

@@ -8,11 +8,7 @@ from firetrail.client.messages.received_message import Received
 from firetrail.client.messages.send import OutgoingMessage, SendResult
 from firetrail.errors import ConfigError
 from firetrail.format.kernels.draft import Message
-from firetrail.format.layout import (
-    TRANSACTION_COMMIT,
-    TRANSACTION_NONE,
-    TRANSACTION_ROLLBACK,
-)
+from firetrail.format.layout import TRANSACTION_COMMIT, TRANSACTION_NONE, TRANSACTION_ROLLBACK
 from firetrail.format.values.ids import decode_message_id
 from firetrail.remoting.messages.headers import CheckTransactionHeader, EndTransactionHeader
 

@@ -33,10 +33,7 @@ from firetrail.kernels import SourceSignature
 if not cython.compiled:  # first, because it tells type checkers what RecordFields is
     from firetrail.format.kernels.encode import RecordFields, record_size
 else:
-    from cython.cimports.firetrail.format.kernels.encode import (  # type: ignore[no-redef]
-        RecordFields,
-        record_size,
-    )
+    from cython.cimports.firetrail.format.kernels.encode import RecordFields, record_size  # type: ignore[no-redef]
 
 COMPILED = cython.compiled
 
@@ -338,11 +335,7 @@ class Draft(RecordFields):
         if len(self.body) > rules.body_max:
             raise IllegalMessageError("body", f"{len(self.body)} bytes, at most {rules.body_max}")
         self.size = record_size(
-            len(self.born_host),
-            len(rules.store_host),
-            len(self.body),
-            len(topic),
-            len(properties),
+            len(self.born_host), len(rules.store_host), len(self.body), len(topic), len(properties)
         )
         if self.size > rules.record_max:
             raise IllegalMessageError(

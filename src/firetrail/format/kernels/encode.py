@@ -84,11 +84,7 @@ def measure_batch(
     else:
         source = batch
     return measure(
-        source,
-        len(batch),
-        record_size(hosts_size, 0, 0, topic_size, 0),
-        shared_size,
-        property_crc,
+        source, len(batch), record_size(hosts_size, 0, 0, topic_size, 0), shared_size, property_crc
     )
 
 

@@ -69,10 +69,7 @@ def _slot_at(key_hash: cython.longlong, slots: cython.longlong) -> cython.Py_ssi
 @cython.nogil
 @cython.exceptval(check=False)
 def _link(
-    out: cython.p_uchar,
-    slot: cython.Py_ssize_t,
-    at: cython.Py_ssize_t,
-    number: cython.longlong,
+    out: cython.p_uchar, slot: cython.Py_ssize_t, at: cython.Py_ssize_t, number: cython.longlong
 ) -> cython.bint:
     """Make entry ``number`` at ``at`` the newest of the slot at ``slot``.
 

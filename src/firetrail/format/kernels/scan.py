@@ -175,11 +175,7 @@ def _check_sums(
         if crc31(data, at, end - k.CRC_SIZE - at) != whole:
             return k.STOP_PROPERTY_CRC
     elif (
-        crc31(
-            data,
-            cells[k.COL_BODY_AT * capacity + row],
-            cells[k.COL_BODY_SIZE * capacity + row],
-        )
+        crc31(data, cells[k.COL_BODY_AT * capacity + row], cells[k.COL_BODY_SIZE * capacity + row])
         != cells[k.COL_BODY_CRC * capacity + row]
     ):
         return k.STOP_BODY_CRC

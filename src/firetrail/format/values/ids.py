@@ -14,14 +14,7 @@ from typing import NamedTuple
 
 from firetrail.errors import FormatError
 from firetrail.format.layout import Layout
-from firetrail.format.values.hosts import (
-    HOST_V4,
-    HOST_V6,
-    Host,
-    decode_host,
-    encode_host,
-    pack_ip,
-)
+from firetrail.format.values.hosts import HOST_V4, HOST_V6, Host, decode_host, encode_host, pack_ip
 
 PHYSICAL_OFFSET = Layout(physical_offset="q")
 UNIQUE_TAIL = Layout(
@@ -69,10 +62,7 @@ def encode_unique_id(
 ) -> str:
     """Return a unique id. As in Java, values wider than their field lose their high bits."""
     tail = UNIQUE_TAIL.struct.pack(
-        pid & 0xFFFF,
-        loader_hash & 0xFFFFFFFF,
-        ms_since_month_start & 0xFFFFFFFF,
-        counter & 0xFFFF,
+        pid & 0xFFFF, loader_hash & 0xFFFFFFFF, ms_since_month_start & 0xFFFFFFFF, counter & 0xFFFF
     )
     return (pack_ip(ip) + tail).hex().upper()
 

@@ -105,10 +105,7 @@ def row_is_of(
 @cython.nogil
 @cython.exceptval(check=False)
 def _host_at(
-    cells: cython.p_longlong,
-    capacity: cython.Py_ssize_t,
-    row: cython.Py_ssize_t,
-    kind: cython.int,
+    cells: cython.p_longlong, capacity: cython.Py_ssize_t, row: cython.Py_ssize_t, kind: cython.int
 ) -> cython.Py_ssize_t:
     """Return the position of a host."""
     sys_flag: cython.longlong = cells[k.COL_SYS_FLAG * capacity + row]

@@ -112,10 +112,7 @@ def _split_keys(
 
 
 def fill_keys(
-    rows: Rows,
-    lists: cython.int[::1],
-    offsets: cython.int[::1],
-    out: cython.uchar[::1],
+    rows: Rows, lists: cython.int[::1], offsets: cython.int[::1], out: cython.uchar[::1]
 ) -> int:
     """Write every row's keys and return their number; ``lists`` are the offsets of the rows."""
     check_room(rows, _KEYS, len(lists), len(offsets), len(out))
@@ -144,12 +141,7 @@ def fill_keys(
             row = rows._picks[i]
             at = cells[k.COL_KEYS_AT * rows._capacity + row]
             items = _split_keys(
-                source,
-                at,
-                at + cells[k.COL_KEYS_SIZE * rows._capacity + row],
-                items,
-                ends,
-                target,
+                source, at, at + cells[k.COL_KEYS_SIZE * rows._capacity + row], items, ends, target
             )
             lists[i + 1] = items
     return items

@@ -16,11 +16,7 @@ except ImportError:
 
 if cython.compiled:
     import cython.cimports.firetrail.format.kernels._constants as k
-    from cython.cimports.firetrail.format.kernels._bigendian import (
-        find_byte,
-        load_i32,
-        same_bytes,
-    )
+    from cython.cimports.firetrail.format.kernels._bigendian import find_byte, load_i32, same_bytes
     from cython.cimports.firetrail.pipeline.kernels.arrow import Rows
 else:
     from firetrail.format.kernels import _constants as k

@@ -104,10 +104,7 @@ def _values(field: SourceField, rows: Rows) -> pa.Array:
     text, view = _buffer(rows.room(field.source))
     size, nulls = rows.fill(field.source, ends, bits, view)
     return pa.Array.from_buffers(
-        field.arrow,
-        rows.count,
-        [valid if nulls else None, offsets, text.slice(0, size)],
-        nulls,
+        field.arrow, rows.count, [valid if nulls else None, offsets, text.slice(0, size)], nulls
     )
 
 

@@ -62,11 +62,7 @@ def plan_damage(options: ReadOptions) -> list[DamageSplit]:
             end = tail.found
             problems.append(
                 Problem(
-                    view.relative(end.path),
-                    end.position,
-                    end.physical_offset,
-                    end.kind,
-                    end.detail,
+                    view.relative(end.path), end.position, end.physical_offset, end.kind, end.detail
                 )
             )
         logs: list[DamageSplit] = list(plan_log(view, at_least=options.min_partitions))

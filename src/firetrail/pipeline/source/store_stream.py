@@ -37,12 +37,7 @@ from firetrail.pipeline.source.options import (
 )
 from firetrail.pipeline.source.partition import read_partition
 from firetrail.pipeline.source.places import is_remote, local_path
-from firetrail.pipeline.source.plan.log_splits import (
-    plan_log,
-    plan_queues,
-    record_from,
-    time_span,
-)
+from firetrail.pipeline.source.plan.log_splits import plan_log, plan_queues, record_from, time_span
 from firetrail.pipeline.source.plan.ranges import (
     QueuePart,
     asked_topics,

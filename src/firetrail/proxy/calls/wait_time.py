@@ -57,9 +57,7 @@ def poll_s(call: Call, asked: Duration | None, settings: Settings | None) -> flo
 
 
 def subscription_of(
-    topic: str,
-    expression: FilterExpression,
-    tags: Callable[[str, str], SubscriptionData] = by_tags,
+    topic: str, expression: FilterExpression, tags: Callable[[str, str], SubscriptionData] = by_tags
 ) -> SubscriptionData:
     """Return a new subscription to the messages of a topic that a filter selects.
 

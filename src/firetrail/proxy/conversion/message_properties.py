@@ -50,13 +50,7 @@ RESERVED = frozenset(
 """Names that clients cannot send as properties of their own. The last line is not reserved by
 RocketMQ 5.4: these properties would put a message into other queues, or claim that a transaction
 was checked before."""
-HIDDEN = RESERVED | {
-    SHARDING_KEY,
-    TRACE_CONTEXT,
-    TRANSACTION_ID,
-    CHECK_IMMUNITY_TIME,
-    "REDIRECT",
-}
+HIDDEN = RESERVED | {SHARDING_KEY, TRACE_CONTEXT, TRANSACTION_ID, CHECK_IMMUNITY_TIME, "REDIRECT"}
 """Names that are not delivered as properties of the user. RocketMQ delivers the additional ones."""
 
 

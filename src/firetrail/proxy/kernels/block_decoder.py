@@ -15,12 +15,7 @@ try:
 except ImportError:
     from firetrail.format.kernels import _shadow as cython
 
-from hpack.huffman_table import (
-    HUFFMAN_COMPLETE,
-    HUFFMAN_EMIT_SYMBOL,
-    HUFFMAN_FAIL,
-    HUFFMAN_TABLE,
-)
+from hpack.huffman_table import HUFFMAN_COMPLETE, HUFFMAN_EMIT_SYMBOL, HUFFMAN_FAIL, HUFFMAN_TABLE
 from hpack.table import HeaderTable
 
 from firetrail.proxy.http2.codes import Http2Error

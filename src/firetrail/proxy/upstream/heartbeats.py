@@ -25,8 +25,5 @@ def heartbeat_of(client: ProxyClient) -> RemotingCommand:
         ],
     )
     return RemotingCommand(
-        RequestCode.HEART_BEAT,
-        body=body.encode(),
-        language=client.language,
-        version=client.version,
+        RequestCode.HEART_BEAT, body=body.encode(), language=client.language, version=client.version
     )

@@ -143,9 +143,5 @@ def _tls(name: str, mode: str, ca: str, certificate: str, key: str) -> ClientTls
     if mode == _OFF:
         return None
     return ClientTls(
-        ca=ca,
-        certificate=certificate,
-        key=key,
-        check_names=mode == _ON,
-        insecure=mode == _INSECURE,
+        ca=ca, certificate=certificate, key=key, check_names=mode == _ON, insecure=mode == _INSECURE
     )

@@ -117,8 +117,7 @@ class SlaveRefusal(NamedTuple):
 ANSWERED = None
 """A slave answers the request as a master does."""
 BUSY = SlaveRefusal(
-    ResponseCode.SYSTEM_BUSY,
-    "[REJECTREQUEST]system busy: this broker is a slave; ask its master",
+    ResponseCode.SYSTEM_BUSY, "[REJECTREQUEST]system busy: this broker is a slave; ask its master"
 )
 """For messages. The prefix of the remark is RocketMQ's."""
 NO_TRANSACTIONS = SlaveRefusal(

@@ -21,7 +21,4 @@ def connection_limits(config: ServerLimitSettings) -> dict[str, Any]:
 
 def server_limits(config: ServerLimitSettings) -> ServerLimits:
     """Return the limits of a broker or a name server with these settings."""
-    return ServerLimits(
-        **connection_limits(config),
-        buffered_bytes=config.buffered_bytes,
-    )
+    return ServerLimits(**connection_limits(config), buffered_bytes=config.buffered_bytes)

@@ -91,11 +91,6 @@ def encode(command: RemotingCommand) -> bytes:
     if not -0x8000 <= command.code <= 0x7FFF:
         raise ProtocolError(f"code {command.code} does not fit into a binary header; use JSON")
     head = _HEAD.pack(
-        command.code,
-        command.language,
-        command.version,
-        command.opaque,
-        command.flag,
-        len(remark),
+        command.code, command.language, command.version, command.opaque, command.flag, len(remark)
     )
     return b"".join((head, remark, _INT.pack(len(fields)), fields))

@@ -24,10 +24,7 @@ class HAService:
     """Serves the replicas that connect to the HA port of a master."""
 
     def __init__(
-        self,
-        source: HASource,
-        port: HAPort,
-        refusal: Callable[[str], str] = lambda ip: "",
+        self, source: HASource, port: HAPort, refusal: Callable[[str], str] = lambda ip: ""
     ) -> None:
         """Prepare to serve replicas.
 

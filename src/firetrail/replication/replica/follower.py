@@ -275,10 +275,7 @@ class Follower:
         return self._settings.member != NO_MEMBER
 
     async def _pause(self) -> None:
-        pause_s, self._pause_s = (
-            self._pause_s,
-            min(self._pause_s * 2, self._settings.retry_max_s),
-        )
+        pause_s, self._pause_s = (self._pause_s, min(self._pause_s * 2, self._settings.retry_max_s))
         with suppress(TimeoutError):
             async with asyncio.timeout(pause_s):
                 await self._changed.wait()

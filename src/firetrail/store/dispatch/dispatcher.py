@@ -50,10 +50,7 @@ class Dispatcher:
     """The thread that keeps queues and index up to date with the log."""
 
     def __init__(
-        self,
-        log: CommitLog,
-        deriver: Deriver,
-        on_failure: Callable[[BaseException], None],
+        self, log: CommitLog, deriver: Deriver, on_failure: Callable[[BaseException], None]
     ) -> None:
         self._log = log
         self._deriver = deriver

@@ -178,13 +178,7 @@ class IndexFile:
 
 
 def _not_an_index_file(path: Path, error: ValueError) -> StoreDamagedError:
-    return StoreDamagedError(
-        str(path),
-        0,
-        None,
-        f"not an index file: {error}",
-        DERIVED_REMEDY,
-    )
+    return StoreDamagedError(str(path), 0, None, f"not an index file: {error}", DERIVED_REMEDY)
 
 
 def _free_path(system: System, folder: Path, previous: IndexFile | None) -> Path:

@@ -24,12 +24,7 @@ from firetrail.store.evidence.inventory import read_inventory
 from firetrail.store.inspect.view import StoreState, StoreView
 from firetrail.store.log.scan import find_record
 from firetrail.store.log.walk import Damage, describe_stop
-from firetrail.store.problems import (
-    KIND_OF_STOP,
-    LOG_REMEDY,
-    PUT_LOG_BACK,
-    ProblemKind,
-)
+from firetrail.store.problems import KIND_OF_STOP, LOG_REMEDY, PUT_LOG_BACK, ProblemKind
 
 
 class TailKind(Enum):

@@ -31,12 +31,7 @@ from firetrail.errors import ConfigError, SegmentSizeError, StoreDamagedError, S
 from firetrail.format.columns import Check
 from firetrail.format.files.index import IndexGeometry
 from firetrail.format.files.unit import ConsumeQueueUnit
-from firetrail.format.names import (
-    CONSUME_QUEUE,
-    is_folder_name,
-    parse_queue_id,
-    queue_folder,
-)
+from firetrail.format.names import CONSUME_QUEUE, is_folder_name, parse_queue_id, queue_folder
 from firetrail.settings.settings_table import Live
 from firetrail.storage.parallel import map_in_threads
 from firetrail.storage.segment_queue import usual_size
@@ -53,12 +48,7 @@ from firetrail.store.problems import Problem, ProblemKind
 from firetrail.store.queues.consume_queue import ConsumeQueue
 from firetrail.store.queues.queue_table import QueueKey, QueueTable
 from firetrail.store.reads.reader import Reader
-from firetrail.store.root.folder import (
-    AbortFile,
-    check_is_store,
-    last_held_by_java,
-    lock_owner,
-)
+from firetrail.store.root.folder import AbortFile, check_is_store, last_held_by_java, lock_owner
 from firetrail.store.root.sizes import extension_file_size
 from firetrail.store.root.watermark import Watermark, read_checkpoint, read_watermark
 from firetrail.store.settings.config import StoreConfig
@@ -422,11 +412,7 @@ class StoreView:
     # -- reading ------------------------------------------------------------------------------
 
     def walk(
-        self,
-        start: int | None = None,
-        check: Check = Check.RECORD,
-        *,
-        until: int | None = None,
+        self, start: int | None = None, check: Check = Check.RECORD, *, until: int | None = None
     ) -> LogWalk:
         """Return a walk over the records of the log.
 

@@ -293,12 +293,7 @@ class QueueCursor:
         if count == 0:
             return None
         result: GetResult = GetResult(
-            self._found,
-            offset + count,
-            self._min_offset,
-            (queue_end + last) // _UNIT,
-            None,
-            size,
+            self._found, offset + count, self._min_offset, (queue_end + last) // _UNIT, None, size
         )
         result.count = count
         result._units = self._units

@@ -16,10 +16,7 @@ try:
 except ImportError:
     from firetrail.format.kernels import _shadow as cython
 
-from firetrail.errors import (
-    IllegalMessageError,
-    StoreError,
-)
+from firetrail.errors import IllegalMessageError, StoreError
 from firetrail.format.values.hosts import Host
 from firetrail.format.values.ids import encode_message_id
 from firetrail.store.outcomes import OUTCOMES, PutStatus

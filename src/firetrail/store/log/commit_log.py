@@ -66,11 +66,7 @@ class CommitLog:
         self._lock = system.threads.lock()
         self._lock_patience = config.page_cache_busy_ms / 1000
         self.queue = SegmentQueue(
-            system,
-            root / COMMIT_LOG,
-            config.commit_log_file_size,
-            remedy=LOG_REMEDY,
-            spread=spread,
+            system, root / COMMIT_LOG, config.commit_log_file_size, remedy=LOG_REMEDY, spread=spread
         )
         self._allocator = Allocator(
             self.queue,

@@ -95,9 +95,7 @@ def count_records(loss: Loss, records: Iterable[GoodRecord]) -> Iterator[GoodRec
 
 
 def _count(
-    queues: dict[QueueKey, QueueLoss],
-    known: Mapping[QueueKey, tuple[int, int]],
-    record: GoodRecord,
+    queues: dict[QueueKey, QueueLoss], known: Mapping[QueueKey, tuple[int, int]], record: GoodRecord
 ) -> None:
     """Count a message that can be read, which its queue may not have had yet.
 

@@ -121,11 +121,7 @@ class ReplicaAcks:
         self._update()
 
     def note(
-        self,
-        connection: Hashable,
-        offset: int,
-        member: int = NO_MEMBER,
-        replica: Hashable = None,
+        self, connection: Hashable, offset: int, member: int = NO_MEMBER, replica: Hashable = None
     ) -> None:
         """Note that a connected replica has the log up to ``offset``.
 

@@ -374,12 +374,7 @@ class Recovery:
     # -- torn or damaged ----------------------------------------------------------------------
 
     def _refuse_damage(
-        self,
-        end: int,
-        stop: Stop,
-        clean: bool,
-        watermark: Watermark | None,
-        checkpoint: Checkpoint,
+        self, end: int, stop: Stop, clean: bool, watermark: Watermark | None, checkpoint: Checkpoint
     ) -> None:
         """Raise if the bytes at ``end`` are more than a torn tail that was never synced."""
         if watermark is not None:

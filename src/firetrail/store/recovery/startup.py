@@ -15,12 +15,7 @@ from firetrail.store.recovery.recovery import Recovery, RecoveryReport
 from firetrail.store.recovery.restoration import LostParts, RecoveredRuns, Restoration
 from firetrail.store.root.folder import AbortFile
 from firetrail.store.root.store_parts import StoreParts
-from firetrail.store.root.watermark import (
-    Watermark,
-    WatermarkFile,
-    read_checkpoint,
-    read_watermark,
-)
+from firetrail.store.root.watermark import Watermark, WatermarkFile, read_checkpoint, read_watermark
 
 
 class Startup:

@@ -16,13 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from firetrail.format.files.store_files import COPY_ORDER, is_aside
-from firetrail.format.names import (
-    ABORT,
-    COMMIT_LOG,
-    LOCK,
-    LOG_PATHS,
-    parse_segment_name,
-)
+from firetrail.format.names import ABORT, COMMIT_LOG, LOCK, LOG_PATHS, parse_segment_name
 from firetrail.storage.copies import copy_file
 from firetrail.store.log.paths import log_folders, shown_path
 from firetrail.store.repair.rebuild import check_outside

@@ -10,13 +10,7 @@ from pathlib import Path
 
 from firetrail.errors import NotAStoreError, StoreError, StoreLockedError
 from firetrail.format.files.store_files import STORE_MARKS
-from firetrail.format.names import (
-    ABORT,
-    COMMIT_LOG,
-    LOCK,
-    LOCK_CONTENT,
-    LOG_PATHS,
-)
+from firetrail.format.names import ABORT, COMMIT_LOG, LOCK, LOCK_CONTENT, LOG_PATHS
 from firetrail.system import System
 
 ABORT_MARK = b"firetrail "

@@ -60,12 +60,7 @@ class Watermark(NamedTuple):
 def encode_watermark(watermark: Watermark, checkpoint: Checkpoint, sequence: int) -> bytes:
     """Return the bytes of one slot."""
     fields = _SLOT.struct.pack(
-        _MAGIC,
-        _VERSION,
-        sequence,
-        watermark.clean,
-        *watermark[1:],
-        *checkpoint[:3],
+        _MAGIC, _VERSION, sequence, watermark.clean, *watermark[1:], *checkpoint[:3]
     )
     return (fields + zlib.crc32(fields).to_bytes(4, "big")).ljust(SLOT_SIZE, b"\0")
 

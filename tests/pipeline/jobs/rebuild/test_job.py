@@ -117,11 +117,7 @@ class TestTheSameFiles:
         assert sorted(path.name for path in tmp_path.iterdir()) == ["new", "store"]
 
     def test_long_queues_are_written_by_several_tasks(
-        self,
-        store: Path,
-        tmp_path: Path,
-        spark: SparkSession,
-        monkeypatch: pytest.MonkeyPatch,
+        self, store: Path, tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(arrangement, "RANGE_BYTES", 800)
         monkeypatch.setattr(arrangement, "TASK_BYTES", 2000)
@@ -129,11 +125,7 @@ class TestTheSameFiles:
         assert derived(tmp_path / "new") == derived(store)
 
     def test_a_log_file_may_be_read_in_several_parts(
-        self,
-        store: Path,
-        tmp_path: Path,
-        spark: SparkSession,
-        monkeypatch: pytest.MonkeyPatch,
+        self, store: Path, tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(rebuild_module, "PART_BYTES_MIN", 500)
         monkeypatch.setattr(rebuild_module, "PARTS_PER_SLOT", 50)
@@ -281,12 +273,7 @@ MESSAGES = st.builds(
     v6=st.booleans(),
 )
 def test_random_stores_are_rebuilt_as_dispatched(
-    spark: SparkSession,
-    messages: list[Message],
-    units: int,
-    entries: int,
-    tags: bool,
-    v6: bool,
+    spark: SparkSession, messages: list[Message], units: int, entries: int, tags: bool, v6: bool
 ) -> None:
     host = Host("2001:db8:0:1::2", 10911) if v6 else Host("192.168.1.2", 10911)
     config = small_config(

@@ -113,11 +113,7 @@ def test_an_empty_source_is_identified_once_it_has_messages(
 
 
 def test_damage_stops_a_replay_unless_it_is_permissive(
-    spark: SparkSession,
-    root: Path,
-    target: Path,
-    put: Put,
-    capsys: pytest.CaptureFixture[str],
+    spark: SparkSession, root: Path, target: Path, put: Put, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Neither damaged record is lost in silence, whether or not it is selected."""
     put(60)

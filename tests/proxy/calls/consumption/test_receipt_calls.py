@@ -19,11 +19,7 @@ from firetrail.proxy.calls.consumption import receipt_calls
 from firetrail.proxy.calls.consumption.pop_requests import valid_receipt
 from firetrail.proxy.calls.consumption.receipt_calls import EntryAck
 from firetrail.proxy.calls.status_codes import OK
-from firetrail.proxy.schema.messages import (
-    AckMessageEntry,
-    AckMessageResponse,
-    Code,
-)
+from firetrail.proxy.schema.messages import AckMessageEntry, AckMessageResponse, Code
 from firetrail.proxy.upstream.grpc_clients import ProxyClient
 from firetrail.proxy.upstream.interface import resolved
 from firetrail.remoting.messages.pop.receipts import Receipt

@@ -91,7 +91,7 @@ async def test_an_invalid_handle_is_given_up(service: Service) -> None:
 async def test_failures_in_a_row_end_the_renewal(service: Service) -> None:
     entry = await renewed(service)
     busy: dict[int, RemotingCommand] = {
-        RequestCode.CHANGE_MESSAGE_INVISIBLETIME: RemotingCommand(ResponseCode.SYSTEM_BUSY),
+        RequestCode.CHANGE_MESSAGE_INVISIBLETIME: RemotingCommand(ResponseCode.SYSTEM_BUSY)
     }
     service.brokers.replaced.update(busy)
     for _ in range(renewal.FAILURES_MAX - 1):

@@ -8,14 +8,7 @@ from pathlib import Path
 import pytest
 from tests.helpers import put_all, small_config
 from tests.store.checks import FIRST, checked, found
-from tests.stores import (
-    GOLDEN,
-    copy_of,
-    flip,
-    overwrite,
-    records,
-    truncate,
-)
+from tests.stores import GOLDEN, copy_of, flip, overwrite, records, truncate
 
 from firetrail import Message, Store
 from firetrail.format.files.checkpoint import CHECKPOINT

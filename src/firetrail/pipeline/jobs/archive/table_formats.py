@@ -175,11 +175,7 @@ class DeltaFiles(_PublishedTable):
         transaction = import_module("deltalake.transaction")
         for file in files:
             yield transaction.RemoveAction(
-                file.path,
-                False,
-                SYSTEM.clock.now_ms(),
-                file.size,
-                _partition_of(file, layout),
+                file.path, False, SYSTEM.clock.now_ms(), file.size, _partition_of(file, layout)
             )
 
 

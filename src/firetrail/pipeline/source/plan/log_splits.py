@@ -189,13 +189,7 @@ def plan_queues(
         return splits, f"{facts} of log: looked up through their units"
     queues = QueueSet(tuple(part.range for part in parts), view.queue_file_size)
     found = plan_log(
-        view,
-        start,
-        end,
-        split_bytes=split_bytes,
-        at_least=at_least,
-        queues=queues,
-        wanted=wanted,
+        view, start, end, split_bytes=split_bytes, at_least=at_least, queues=queues, wanted=wanted
     )
     return found, f"{facts} of log: scanned in the order of the log"
 

@@ -79,11 +79,7 @@ class ReceiptCalls:
     """Handles AckMessage, ChangeInvisibleDuration and ForwardMessageToDeadLetterQueue."""
 
     def __init__(
-        self,
-        brokers: Brokers,
-        requests: PopRequests,
-        renewals: Renewals,
-        now_ms: Callable[[], int],
+        self, brokers: Brokers, requests: PopRequests, renewals: Renewals, now_ms: Callable[[], int]
     ) -> None:
         self._brokers = brokers
         self._requests = requests
@@ -116,10 +112,7 @@ class ReceiptCalls:
         ]
 
     def _entry_acks(
-        self,
-        client: ProxyClient,
-        request: AckMessageRequest,
-        asked: AcksByBroker,
+        self, client: ProxyClient, request: AckMessageRequest, asked: AcksByBroker
     ) -> list[EntryAck] | ProxyError:
         """Return the messages of a request, or why it is refused."""
         entries = request.entries
