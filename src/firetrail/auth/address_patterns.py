@@ -87,7 +87,6 @@ class AddressPattern:
 
 
 def _alternatives(text: str) -> list[str]:
-    """Return the patterns of which one has to match."""
     if not text:
         return []
     last_parts = _LAST_PARTS.fullmatch(text)

@@ -384,8 +384,6 @@ def _in_thread(called: Callable[[T], R]) -> Callable[[T], Coroutine[Any, Any, R]
 
 
 def _settle(answer: asyncio.Future[R], call: Callable[[], R]) -> None:
-    """Give a future of another thread the outcome of a call."""
-
     def settle(outcome: Callable[[], None]) -> None:
         answer.get_loop().call_soon_threadsafe(lambda: None if answer.done() else outcome())
 

@@ -58,7 +58,6 @@ def _plan_all(options: ReadOptions, bounds: Bounds, columns: Sequence[str] | Non
 
 
 def _all_bounds(options: ReadOptions, bounds: Bounds) -> Bounds:
-    """Return the bounds combined with those of the options."""
     if options.bounds:
         bounds = intersection(bounds, parse_bounds(options.bounds))
     ids = None if options.queue_ids is None else frozenset(options.queue_ids)

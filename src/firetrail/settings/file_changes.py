@@ -20,7 +20,6 @@ class FileChanges(NamedTuple):
     """The keys of settings that need a restart of the server."""
 
     def __str__(self) -> str:
-        """Return the changes as text for the log."""
         parts = []
         if self.live:
             parts.append(f"in effect now: {', '.join(sorted(self.live))}")

@@ -8,7 +8,6 @@ in a thread.
 
 import asyncio
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from firetrail.store.checked_store import CheckedReads
@@ -95,12 +94,7 @@ class BrokerStore:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def withhold_unconfirmed(self) -> None:

@@ -17,7 +17,6 @@ import logging
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 from firetrail.errors import IllegalMessageError, StoreError, StoreLockedError
@@ -129,12 +128,7 @@ class BulkAppend:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     @property
@@ -374,7 +368,6 @@ class BulkAppend:
 
 
 def _split(items: memoryview) -> Iterator[memoryview]:
-    """Yield the items of a batch one by one."""
     at = 0
     while at < len(items):
         size = int.from_bytes(items[at + _ITEM_SIZE : at + _ITEM_SIZE + 4], "big")

@@ -247,7 +247,6 @@ class AuditTrail:
     # -- the thread ---------------------------------------------------------------------------
 
     def _write_all(self) -> None:
-        """Write events until the log is stopped."""
         counted_at = self._clock.monotonic()
         while True:
             with self._news:

@@ -90,7 +90,6 @@ class Replacement:
         return view.in_sync
 
     def _until_left(self) -> InSyncSet:
-        """Wait until the member is not in the in-sync set; return the set."""
         config, clock = self._config, self._system.clock
         limit_s = config.ha_lag_ms / 1000 + LEASES_MAX * config.ha_lease_s
         over_at = clock.monotonic() + limit_s

@@ -235,7 +235,6 @@ class TimerService:
 
     @property
     def _delivered_ms(self) -> int:
-        """The time before which all slots are delivered."""
         return self.read_ms if self._slot is None else self._slot.time_ms
 
     def waiting_at(self, time_ms: int) -> int:

@@ -99,7 +99,6 @@ def _is_open(address: str) -> bool:
 
 
 def _follows(member: LocalMember) -> bool:
-    """Wait until the member follows; return whether it does."""
     over_at = SYSTEM.clock.monotonic() + FOLLOW_S
     while SYSTEM.clock.monotonic() < over_at:
         found = asyncio.run(ask_members({member.number: member.address})).members

@@ -186,7 +186,6 @@ async def _start(
 
 
 def _is_healthy(address: str) -> bool:
-    """Return whether etcd answers."""
     connection = HTTPConnection(*split_address(address), timeout=ETCD_ANSWER_S)
     try:
         connection.request("GET", "/health")

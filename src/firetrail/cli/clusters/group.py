@@ -106,7 +106,6 @@ def _list(args: argparse.Namespace, groups: dict[str, SubscriptionGroupConfig]) 
 
 
 def _settings(config: SubscriptionGroupConfig) -> dict[str, Any]:
-    """Return the settings of a group for JSON."""
     return {
         "group": config.group_name,
         "retries": config.retry_max_times,

@@ -128,7 +128,6 @@ def _has_no_name_server(status: ReplicaStatus) -> bool:
 
 
 async def _promote(args: argparse.Namespace) -> tuple[ReplicaStatus, ReplicaStatus]:
-    """Return the status before and after."""
     async with broker_client() as client:
         before = await _ask(client, args.address)
         if _has_no_name_server(before):

@@ -174,7 +174,6 @@ def _check_ports(loaded: LoadedBroker, name_server: int, grpc: int) -> None:
 
 
 def _name_server(broker: BrokerConfig, port: int) -> NameServerConfig:
-    """Return the settings of the name server: the address and the limits of the broker."""
     return NameServerConfig(bind_address=broker.bind, listen_port=port, **broker.limits())
 
 

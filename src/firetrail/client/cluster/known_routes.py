@@ -114,7 +114,6 @@ class KnownRoutes:
 
 
 def _found(route: TopicRouteData) -> list[BrokerData]:
-    """Return the brokers in a route that have an address."""
     return [data for data in route.broker_datas if data.broker_addrs]
 
 

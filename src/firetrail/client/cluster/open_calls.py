@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from types import TracebackType
 from typing import Any
 
 from firetrail.errors import ClientClosedError
@@ -32,12 +31,7 @@ class _RunningCall:
         self._cancelling = task.cancelling()
         self._calls.running.add(self)
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self._calls.running.discard(self)
         if self.ended is not None:
             self.ended.set_result(None)

@@ -18,7 +18,6 @@ It has only the parts of Cython that kernels may use; extend it when a kernel ne
 from __future__ import annotations
 
 import builtins
-from types import TracebackType
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -98,12 +97,7 @@ class _Neutral:
     def __enter__(self) -> None:
         pass
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         pass
 
 

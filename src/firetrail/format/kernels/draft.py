@@ -245,7 +245,6 @@ def _not(wanted: str, value: object) -> str:
 
 @cython.cfunc
 def _separators(encoded: bytes) -> cython.Py_ssize_t:
-    """Count the bytes with the value 1 or 2."""
     count: cython.Py_ssize_t = 0
     i: cython.Py_ssize_t
     if not cython.compiled:

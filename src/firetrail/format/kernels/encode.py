@@ -99,7 +99,6 @@ def with_crc_room(properties: bytes) -> bytes:
 @cython.inline
 @cython.exceptval(-1, check=False)
 def _check_number(name: str, value: cython.longlong) -> cython.int:
-    """Raise ValueError for a number that does not fit in 32 bits."""
     if value < -_INT_MAX - 1 or value > _INT_MAX:
         raise ValueError(f"{name} {value} does not fit in 32 bits")
     return 0

@@ -120,7 +120,6 @@ def _needs(
 
 
 def _table(leaf: Any, placeholders: Mapping[int, str]) -> str | None:
-    """Return the table whose placeholder a leaf is; None for any other leaf."""
     return placeholders.get(leaf.rdd().id()) if _kind(leaf) == "LogicalRDD" else None
 
 
@@ -167,7 +166,6 @@ def _need(
 
 
 def _items(sequence: Any) -> list[Any]:
-    """Return the items of a Scala sequence."""
     return [sequence.apply(number) for number in range(sequence.size())]
 
 

@@ -126,7 +126,6 @@ def restore(
 
 
 def _choose(manifest: Manifest, part: int | None, lake: str) -> Range:
-    """Return the range to restore."""
     ranges = manifest.ranges
     if not ranges:
         raise LakeError(f"{lake}: the archive is empty; archive a store to it first")

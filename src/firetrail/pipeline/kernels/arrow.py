@@ -107,7 +107,6 @@ def row_is_of(
 def _host_at(
     cells: cython.p_longlong, capacity: cython.Py_ssize_t, row: cython.Py_ssize_t, kind: cython.int
 ) -> cython.Py_ssize_t:
-    """Return the position of a host."""
     sys_flag: cython.longlong = cells[k.COL_SYS_FLAG * capacity + row]
     at: cython.Py_ssize_t = cells[k.COL_BODY_AT * capacity + row] - k.MIDDLE
     at -= k.HOST_V6 if sys_flag & k.STORE_V6 else k.HOST_V4

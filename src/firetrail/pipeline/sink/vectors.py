@@ -132,7 +132,6 @@ def _map(column: pa.Array) -> pa.ListArray | None:
 
 
 def _any_missing(texts: pa.Array) -> bool:
-    """Whether any text is null or empty."""
     return bool(texts.null_count) or bool(pc.any(pc.equal(texts, "")).as_py())
 
 

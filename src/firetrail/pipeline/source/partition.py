@@ -45,7 +45,6 @@ def renamed(batches: Iterable[pa.RecordBatch], columns: Sequence[str]) -> Iterat
 def _with_store(
     batches: Iterator[pa.RecordBatch], columns: Sequence[str], place: str
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the batches with a column that names their store."""
     schema = arrow_schema(columns)
     for batch in batches:
         stores = pa.repeat(pa.scalar(place, pa.string()), batch.num_rows)

@@ -165,7 +165,6 @@ class SendCalls:
         config: TopicConfig | Awaitable[TopicConfig | None] | None,
         route: TopicRouteData | Awaitable[TopicRouteData] | None,
     ) -> SendAnswer:
-        """Send messages to a topic that has to be looked up."""
         known = await resolved(config)
         if known is None:
             raise ProxyError(Code.TOPIC_NOT_FOUND, f"topic {topic} does not exist; create it first")
@@ -178,7 +177,6 @@ class SendCalls:
     async def _send_all(
         self, client: ProxyClient, outgoing: Sequence[OutgoingSend]
     ) -> SendMessageResponse:
-        """Send messages one after the other; each has an entry in the response."""
         entries = []
         for each in outgoing:
             try:
@@ -269,7 +267,6 @@ def _check_same_topic(first: Resource, other: Resource) -> None:
 def _command(
     message: Message, topic: str, queue: WriteQueue, properties: dict[str, str]
 ) -> RemotingCommand:
-    """Return the request that sends a message."""
     system = message.system_properties
     sys_flag = COMPRESSED if system.body_encoding == Encoding.GZIP else 0
     if system.message_type == MessageType.TRANSACTION:

@@ -215,8 +215,6 @@ class MessagingService:
         handle: Callable[[Call, ProxyClient, Any], Awaitable[Responses]],
         failed: Callable[[Status], Responses],
     ) -> ResponseStreamMethod:
-        """Return the method of a call with several responses."""
-
         async def answer(call: Call, request: Any) -> Responses:
             try:
                 return await handle(call, self._client(name, call, request), request)

@@ -54,7 +54,6 @@ for _index in range(len(HUFFMAN_TABLE)):
 
 @cython.cfunc
 def _checked(raw_name: bytes, raw_value: bytes) -> tuple[str, str, int]:
-    """Return a field as text."""
     size: cython.Py_ssize_t = len(raw_name) + len(raw_value) + _FIELD_BYTES
     name: Any = _known.get(raw_name)
     if name is None:

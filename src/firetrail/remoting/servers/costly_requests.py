@@ -153,7 +153,6 @@ async def _answer_later(
     handle: Callable[[], Answer],
     turn: Awaitable[bool],
 ) -> RemotingCommand | None:
-    """Return the answer of a request that waits for its turn."""
     if not await turn:
         return request.answer(
             ResponseCode.SYSTEM_BUSY,

@@ -64,7 +64,6 @@ def _fields(header: bytes, at: int, end: int) -> dict[str, str]:
 
 
 def _end(header: bytes, at: int, size: int, what: str) -> int:
-    """Return the end of ``size`` bytes that start at ``at``."""
     if not 0 <= size <= len(header) - at:
         raise ProtocolError(f"{what} has {size} bytes where {len(header) - at} are left")
     return at + size

@@ -113,7 +113,6 @@ class EtcdCoordinator:
         return view
 
     def _granted(self) -> int:
-        """Return a new lease."""
         granted = self._gateway.call("lease/grant", {"TTL": str(self._ttl_s)})
         if int(granted["TTL"]) < self._ttl_s:
             raise ElectionError(
@@ -342,7 +341,6 @@ def _report(entry: Json) -> MemberReport:
 def _numbered(
     by_key: Mapping[str, Json], prefix: str, decode: Callable[[Json], _T]
 ) -> dict[int, _T]:
-    """Return the entries of the members, by number."""
     return {
         int(key.removeprefix(prefix)): decode(entry)
         for key, entry in by_key.items()

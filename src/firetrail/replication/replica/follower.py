@@ -445,7 +445,6 @@ class Follower:
             return None
 
     def _note_range(self, there: LogRange) -> None:
-        """Note the range of the master's log."""
         self._master_min, self._master_max = there
         self._missing.note(self.status)
 

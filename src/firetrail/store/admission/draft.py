@@ -307,7 +307,6 @@ def _is_delayed(batch: Batch) -> bool:
 
 
 def _names_light_queues(batch: Batch) -> bool:
-    """Return whether a message of a batch, or the batch for all of them, names light queues."""
     if get_property(batch.shared_properties, INNER_MULTI_DISPATCH) is not None:
         return True
     try:

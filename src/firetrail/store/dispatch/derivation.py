@@ -278,7 +278,6 @@ class Derivation:
                 yield self._entries[: 3 * count]
 
     def _first_row(self, rows: int) -> int:
-        """Return the first row that the index does not have."""
         offsets = self._columns.column(col.PHYSICAL_OFFSET)
         return next((row for row in range(rows) if offsets[row] >= self.policy.index_from), rows)
 

@@ -24,7 +24,6 @@ from contextlib import closing
 from enum import Enum
 from functools import partial
 from pathlib import Path
-from types import TracebackType
 from typing import NamedTuple, Self
 
 from firetrail.errors import ConfigError, SegmentSizeError, StoreDamagedError, StoreError
@@ -207,12 +206,7 @@ class StoreView:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     # -- queues -------------------------------------------------------------------------------
@@ -294,7 +288,6 @@ class StoreView:
         return queue
 
     def _load_queue(self, topic: str, queue_id: int) -> ConsumeQueue:
-        """Return a queue as it is now."""
         try:
             return self._load_once(topic, queue_id)
         except FileNotFoundError:

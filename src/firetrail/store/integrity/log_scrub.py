@@ -158,7 +158,6 @@ class LogScrub:
 
 
 def _until(batch: RecordBatch, offset: int) -> DamagedRange | None:
-    """Return the range that ends before the only record of a batch."""
     end = batch.columns.column(col.PHYSICAL_OFFSET)[0]
     if end == offset:
         return None

@@ -43,7 +43,6 @@ def newest_known(log: ViewLog, pointers: Iterable[RecordPointer], *, trusted: bo
 
 
 def _record_size(log: ViewLog, pointer: RecordPointer, trusted: bool) -> int | None:
-    """Return the size of the record that is pointed to, or None if there is none."""
     check = Check.NONE if trusted and pointer.size is not None else Check.RECORD
     stop, columns = log.scan_one(pointer.physical_offset, check)
     if stop is not Stop.LIMIT:

@@ -447,5 +447,4 @@ class Recovery:
 
 
 def _end(row: dict[str, int]) -> int:
-    """Return the physical offset after the record."""
     return row["physical_offset"] + row["size"]

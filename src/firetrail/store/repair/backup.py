@@ -111,7 +111,6 @@ class _Copy:
         self._files.sync_folder(target)
 
     def _new_names(self, folders: tuple[Path, ...], done: set[str]) -> dict[str, Path]:
-        """Return the names in folders that are not ``done``, with the folder of each."""
         return {
             name: folder
             for folder in folders

@@ -152,7 +152,6 @@ class DeletedRecords(NamedTuple):
 
 
 def _is_in_light_queues(record: GoodRecord) -> bool:
-    """Return whether a record is in light queues as well."""
     content = bytes(record.content)
     return _LIGHT_NAME in content and bool(numbered_queues(decode_message(content).raw_properties))
 
@@ -194,7 +193,6 @@ def _beginnings(view: StoreView) -> dict[QueueKey, int]:
 
 
 def _all_records(view: StoreView) -> Iterator[RecordBatch]:
-    """Yield the readable records of the log."""
     for part in LogWalk(view.log, view.log.min_offset, known_end(view), Check.NONE):
         if isinstance(part, RecordBatch):
             yield part

@@ -387,7 +387,6 @@ def _with_former(left_out: Iterable[OmittedMessages], more: Counter[str]) -> lis
 
 
 def _append_all(queue: ConsumeQueue, old: ConsumeQueue, end: int) -> None:
-    """Append the units of ``old`` before queue offset ``end``."""
     for segment in old.files.segments:
         size = min(segment.wrote, end * UNIT_SIZE - segment.base)
         if size > 0:

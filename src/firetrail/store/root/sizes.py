@@ -62,7 +62,6 @@ def extension_file_size(system: System, root: Path) -> int:
 
 
 def _sizes(system: System, folder: Path) -> list[int]:
-    """Return the lengths of the segments in a folder."""
     names = system.files.names(folder)
     return [system.files.size(folder / n) for n in names if parse_segment_name(n) is not None]
 

@@ -243,5 +243,4 @@ class HandOver:
 
 
 def _now() -> float:
-    """Return the time of the running event loop."""
     return asyncio.get_running_loop().time()

@@ -222,5 +222,4 @@ class UnfinishedHandOver:
 
 
 def _now() -> float:
-    """Return the time of the running event loop."""
     return asyncio.get_running_loop().time()

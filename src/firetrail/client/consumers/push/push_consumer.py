@@ -451,7 +451,6 @@ class PushConsumer(ClusterClient):
         failures.raise_first()
 
     async def _commit_all(self, queues: Iterable[MessageQueue]) -> None:
-        """Commit the offsets of queues of one broker."""
         for queue in queues:
             taken = self.assigned.get(queue)
             if taken is None:  # it was given up during an earlier commit

@@ -231,7 +231,6 @@ def _day(number: int) -> str:
 
 
 def _gathered(view: memoryview, columns: Columns, picks: array[int]) -> pa.RecordBatch:
-    """Return all columns of some rows."""
     count = len(picks)
     rows = Rows(view, columns.table, picks, count)
     kinds = bytearray(count)

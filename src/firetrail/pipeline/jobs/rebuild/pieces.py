@@ -11,7 +11,6 @@ import mmap
 from array import array
 from collections.abc import Iterable
 from pathlib import Path
-from types import TracebackType
 from typing import NamedTuple, Self
 from uuid import uuid4
 
@@ -84,12 +83,7 @@ class Stage:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, *_: object) -> None:
         self._entries.close()
         if isinstance(error, OSError) and error.errno in NO_SPACE:
             raise DiskFullError(

@@ -279,7 +279,6 @@ class _Replay:
     def _slice(
         self, found: Iterator[_SelectedMessage], target: Target
     ) -> Iterator[_SelectedMessage]:
-        """Yield the messages of one commit."""
         most = target.commit_messages if self._rate is None else max(int(self._rate), 1)
         size = 0
         for one in islice(found, min(most, target.commit_messages)):

@@ -323,7 +323,6 @@ def _popped(answer: RemotingCommand, broker: str) -> list[PoppedMessage]:
 
 
 def _frame(popped: PoppedMessage, topic: str, attempt: int, handle: str) -> Frame:
-    """Return the frame with a message."""
     record, properties = popped.record, popped.properties
     encoded = encoded_delivery(record, properties, encoded_topic(topic), attempt, handle)
     if encoded is not None:

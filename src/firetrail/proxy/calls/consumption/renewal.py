@@ -218,7 +218,6 @@ class Renewals:
         return batch
 
     async def _renew(self, message: RenewedMessage) -> None:
-        """Renew a message, or give it up."""
         is_last = self._now_ms() - message.since_ms >= TOTAL_MAX_MS
         where = (message.client, message.group, message.topic)
         message.renewing = asyncio.get_running_loop().create_future()

@@ -275,7 +275,6 @@ class IndexCheck:
     # -- findings -----------------------------------------------------------------------------
 
     def _note_missing(self, first: int, end: int) -> None:
-        """Note that the expected entries ``first`` to ``end`` are not in the index."""
         offsets = self._entries[3 * first + 1 : 3 * end : 3]
         judged = [offset for offset in offsets if offset < self._judged_to]
         if not judged:

@@ -209,7 +209,6 @@ class QueueCheck:
         self._found.append(Problem(file, record - segment.base, record, kind, detail))
 
     def _compare(self, at: int, units: bytearray) -> None:
-        """Compare units with the queue from byte ``at`` on."""
         done = 0
         while done < len(units):
             base = at + done - (at + done) % self._file_size
@@ -432,7 +431,6 @@ class QueueCheck:
 
 
 def _extend(run: UnitRun | None, offset: int, physical_offset: int) -> UnitRun:
-    """Return the run with one more unit."""
     if run is None:
         return UnitRun(offset, 1, physical_offset, physical_offset)
     return run._replace(length=run.length + 1, last_physical_offset=physical_offset)
