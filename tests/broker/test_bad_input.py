@@ -60,7 +60,7 @@ class TestFrames:
 
 
 class TestCodes:
-    @pytest.mark.parametrize("code", [-1, 0, 1, 9, 99, 999, 2**31 - 1, -(2**31)])
+    @pytest.mark.parametrize("code", [-1, 0, 1, 9, 99, 999, 9999, 2**31 - 1, -(2**31)])
     async def test_unknown_codes_are_refused(self, talk: Talk, code: int) -> None:
         answer = await talk.ask(code)
         assert answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED

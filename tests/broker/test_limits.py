@@ -144,29 +144,27 @@ class TestCreation:
 
 
 class TestOffsets:
-    async def test_there_is_a_limited_number_of_offsets(self) -> None:
-        async with talking() as talk:
-            await talk.send("T1")
-            assert (await talk.commit(1)).code == 0
-            count = talk.broker._term.parts.state.offsets._count
-            config = talk.broker._live.current.replace(offsets_max=count)
-            talk.broker._live.current = config
-            answer = await talk.commit(1, queue_id=1)
-            refused(answer, ResponseCode.SYSTEM_BUSY, f"offsets_max is {count}", "queue 1 of T1")
-            assert (await talk.commit(0)).code == 0
+    async def test_there_is_a_limited_number_of_offsets(self, talk: Talk) -> None:
+        await talk.send("T1")
+        assert (await talk.commit(1)).code == 0
+        count = talk.broker._term.parts.state.offsets._count
+        config = talk.broker._live.current.replace(offsets_max=count)
+        talk.broker._live.current = config
+        answer = await talk.commit(1, queue_id=1)
+        refused(answer, ResponseCode.SYSTEM_BUSY, f"offsets_max is {count}", "queue 1 of T1")
+        assert (await talk.commit(0)).code == 0
 
     async def test_a_pull_is_answered_although_its_commit_is_refused(
-        self, caplog: pytest.LogCaptureFixture
+        self, caplog: pytest.LogCaptureFixture, talk: Talk
     ) -> None:
-        async with talking() as talk:
-            await talk.send("T1")
-            assert (await talk.commit(1, queue_id=1)).code == 0
-            count = talk.broker._term.parts.state.offsets._count
-            config = talk.broker._live.current.replace(offsets_max=count)
-            talk.broker._live.current = config
-            answer = await talk.pull("T1", sysFlag=HELD | 1)
-            assert (answer.code, bool(answer.content)) == (0, True)
-            assert talk.broker.offsets.get("CG", "T1", 0) is None
+        await talk.send("T1")
+        assert (await talk.commit(1, queue_id=1)).code == 0
+        count = talk.broker._term.parts.state.offsets._count
+        config = talk.broker._live.current.replace(offsets_max=count)
+        talk.broker._live.current = config
+        answer = await talk.pull("T1", sysFlag=HELD | 1)
+        assert (answer.code, bool(answer.content)) == (0, True)
+        assert talk.broker.offsets.get("CG", "T1", 0) is None
         (record,) = [each for each in caplog.records if "is answered, but" in each.getMessage()]
         assert f"offsets_max is {count}" in record.getMessage()
 

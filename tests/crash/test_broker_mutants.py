@@ -148,26 +148,16 @@ MUTANTS: list[tuple[str, str, Patch, int]] = [
 
 
 @pytest.mark.parametrize(
-    ("mode", "patch", "first"),
-    [mutant[1:] for mutant in MUTANTS],
-    ids=[mutant[0] for mutant in MUTANTS],
+    ("users", "mode", "patch", "first"),
+    [
+        pytest.param(users, *mutant[1:], id=mutant[0])
+        for users, mutants in ((Users, MUTANTS), (TimerUsers, TIMER_MUTANTS))
+        for mutant in mutants
+    ],
 )
 def test_mutant_is_caught(
-    monkeypatch: pytest.MonkeyPatch, mode: str, patch: Patch, first: int
+    monkeypatch: pytest.MonkeyPatch, users: type[Users], mode: str, patch: Patch, first: int
 ) -> None:
     patch(monkeypatch)
-    trial = partial(broker_survey, broker_config(mode), share=0.2, users=Users)
-    expect_violation(trial, range(first, first + ATTEMPTS))
-
-
-@pytest.mark.parametrize(
-    ("mode", "patch", "first"),
-    [mutant[1:] for mutant in TIMER_MUTANTS],
-    ids=[mutant[0] for mutant in TIMER_MUTANTS],
-)
-def test_timer_mutant_is_caught(
-    monkeypatch: pytest.MonkeyPatch, mode: str, patch: Patch, first: int
-) -> None:
-    patch(monkeypatch)
-    trial = partial(broker_survey, broker_config(mode), share=0.2, users=TimerUsers)
+    trial = partial(broker_survey, broker_config(mode), share=0.2, users=users)
     expect_violation(trial, range(first, first + ATTEMPTS))

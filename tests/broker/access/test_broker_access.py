@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from tests.access.actors import ROOT, SECRET, SECURE, info, signed
 from tests.access.audit.test_audit_log import events
-from tests.broker.brokers import SMALL, talking
+from tests.broker.brokers import SMALL, Talk, talking
 from tests.broker.secured import SEND, Secured, secured
 from tests.client.clusters import until
 from tests.tls.authority import Authority
@@ -160,11 +160,10 @@ async def test_a_broker_does_not_start_with_a_readable_file(tmp_path: Path) -> N
             pass
 
 
-async def test_without_access_control_its_requests_are_unknown() -> None:
-    async with talking() as talk:
-        answer = await talk.ask(RequestCode.AUTH_CREATE_USER, username="x")
-        assert answer.code == 3
-        assert answer.remark == " request type 3001 not supported: authenticationEnabled is false"
+async def test_without_access_control_its_requests_are_unknown(talk: Talk) -> None:
+    answer = await talk.ask(RequestCode.AUTH_CREATE_USER, username="x")
+    assert answer.code == 3
+    assert answer.remark == " request type 3001 not supported: authenticationEnabled is false"
 
 
 def test_permissions_without_signatures_are_refused() -> None:

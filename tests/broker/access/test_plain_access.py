@@ -158,28 +158,22 @@ async def test_a_white_address_replaces_signature_and_permission_but_makes_no_ad
         assert (await broker.ask(54, claimed)).code == 16
 
 
-async def test_a_waiting_pull_gets_nothing_if_a_changed_file_forbids_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("before", "by"),
+    [
+        pytest.param(ACCOUNTS.replace("T1=PUB", "T1=PUB|SUB"), "customer", id="forbidden"),
+        pytest.param("globalWhiteRemoteAddresses: [127.0.0.1]\n" + ACCOUNTS, "", id="not trusted"),
+    ],
+)
+async def test_a_waiting_pull_gets_nothing_if_a_changed_file_refuses_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: str, by: str
 ) -> None:
     monkeypatch.setattr(plain_acl, "RELOAD_S", 3600.0)
-    both = ACCOUNTS.replace("T1=PUB", "T1=PUB|SUB")
-    async with plain(tmp_path, both) as broker:
+    async with plain(tmp_path, before) as broker:
         assert (await broker.send("T1")).code == 0
         broker.broker.groups.require("G1")
-        for text, code in ((both + " ", 0), (ACCOUNTS, 16)):
-            assert await broker.held_pull(text, code, by="customer") == code
-
-
-async def test_a_waiting_pull_gets_nothing_once_its_address_is_not_trusted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(plain_acl, "RELOAD_S", 3600.0)
-    white = "globalWhiteRemoteAddresses: [127.0.0.1]\n"
-    async with plain(tmp_path, white + ACCOUNTS) as broker:
-        assert (await broker.send("T1")).code == 0
-        broker.broker.groups.require("G1")
-        for text, code in ((white + ACCOUNTS + " ", 0), (ACCOUNTS, 16)):
-            assert await broker.held_pull(text, code, by="") == code
+        for text, code in ((before + " ", 0), (ACCOUNTS, 16)):
+            assert await broker.held_pull(text, code, by=by) == code
 
 
 async def test_changed_files_are_used_without_a_restart(

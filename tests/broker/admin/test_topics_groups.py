@@ -180,9 +180,3 @@ async def test_a_broadcast_group_that_is_online_has_no_backlog(talk: Talk) -> No
     for topic in (None, "T1"):
         answer = await talk.ask(RequestCode.GET_CONSUME_STATS, consumerGroup="CG", topic=topic)
         assert ConsumeStats.decode(answer.content).offset_table == {}
-
-
-async def test_an_unknown_code_is_refused(talk: Talk) -> None:
-    answer = await talk.ask(9999)
-    assert answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
-    assert answer.remark == " request type 9999 not supported"

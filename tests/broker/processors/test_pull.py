@@ -336,15 +336,14 @@ class TestReadHints:
             await send(talk, "A", "B")
             assert await self.suggested(talk) == (ResponseCode.SUCCESS, "0")
 
-    async def test_a_slave_serves_pulls_only_if_it_may(self) -> None:
-        async with talking() as talk:
-            await send(talk, "A")
-            await talk.broker.become(BrokerRole.SLAVE, 1)
-            answer = await talk.pull("T1")
-            assert answer.code == ResponseCode.SYSTEM_BUSY
-            assert "slaveReadEnable=true" in (answer.remark or "")
-            await talk.ask(RequestCode.UPDATE_BROKER_CONFIG, body=b"slaveReadEnable=true")
-            assert await self.suggested(talk) == (ResponseCode.SUCCESS, "0")
+    async def test_a_slave_serves_pulls_only_if_it_may(self, talk: Talk) -> None:
+        await send(talk, "A")
+        await talk.broker.become(BrokerRole.SLAVE, 1)
+        answer = await talk.pull("T1")
+        assert answer.code == ResponseCode.SYSTEM_BUSY
+        assert "slaveReadEnable=true" in (answer.remark or "")
+        await talk.ask(RequestCode.UPDATE_BROKER_CONFIG, body=b"slaveReadEnable=true")
+        assert await self.suggested(talk) == (ResponseCode.SUCCESS, "0")
 
     async def test_a_slave_without_a_master_keeps_its_consumers(self) -> None:
         async with talking(config=self.READABLE) as talk:

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from tests.broker.brokers import SMALL, talking
+from tests.broker.brokers import SMALL, Talk
 
 from firetrail.broker.broker import Broker
 from firetrail.broker.config import BrokerConfig
@@ -42,12 +42,11 @@ async def test_a_slave_is_not_followed() -> None:
             await replica_settings(slave.address)
 
 
-async def test_what_is_no_broker_is_named() -> None:
-    async with talking() as talk:
-        is_not = f"{talk.broker.namesrv} is the address of a name server, not of a broker; give the"
-        known = rf"the masters that it knows: broker-a at {talk.broker.address}\)"
-        with pytest.raises(ReplicationError, match=f"^{is_not} .*{known}"):
-            await replica_settings(talk.broker.namesrv)
+async def test_what_is_no_broker_is_named(talk: Talk) -> None:
+    is_not = f"{talk.broker.namesrv} is the address of a name server, not of a broker; give the"
+    known = rf"the masters that it knows: broker-a at {talk.broker.address}\)"
+    with pytest.raises(ReplicationError, match=f"^{is_not} .*{known}"):
+        await replica_settings(talk.broker.namesrv)
     message = r"of the master does not answer: 127.0.0.1:1: cannot .* address of a running broker"
     with pytest.raises(NotReachedError, match=message):
         await replica_settings("127.0.0.1:1")
@@ -99,16 +98,15 @@ def test_the_adopted_settings_are_kept_in_the_store(tmp_path: Path) -> None:
     assert (store.role, broker.promoted_namesrv) == (BrokerRole.SLAVE, "i:1")
 
 
-async def test_a_master_is_found_by_its_name() -> None:
-    async with talking() as talk:
-        namesrv = talk.broker.namesrv
-        assert await find_master(f"127.0.0.1:1;{namesrv}", "broker-a") == talk.broker.address
-        with pytest.raises(NoSuchError, match=r"knows no broker 'broker-b'.*it knows: broker-a"):
-            await find_master(namesrv, "broker-b")
-        await talk.broker.become(BrokerRole.SLAVE, 1)
-        assert talk.broker.replica is not None
-        await talk.broker.replica.trust()  # otherwise it registers after it has found a master
-        with pytest.raises(NotReachedError, match="but no master of it is running"):
-            await find_master(namesrv, "broker-a")
+async def test_a_master_is_found_by_its_name(talk: Talk) -> None:
+    namesrv = talk.broker.namesrv
+    assert await find_master(f"127.0.0.1:1;{namesrv}", "broker-a") == talk.broker.address
+    with pytest.raises(NoSuchError, match=r"knows no broker 'broker-b'.*it knows: broker-a"):
+        await find_master(namesrv, "broker-b")
+    await talk.broker.become(BrokerRole.SLAVE, 1)
+    assert talk.broker.replica is not None
+    await talk.broker.replica.trust()  # otherwise it registers after it has found a master
+    with pytest.raises(NotReachedError, match="but no master of it is running"):
+        await find_master(namesrv, "broker-a")
     with pytest.raises(NotReachedError, match=r"no name server answers: 127.0.0.1:1: cannot be"):
         await find_master("127.0.0.1:1", "broker-a")

@@ -167,21 +167,17 @@ async def test_pages_and_end_marks_are_repaired(tmp_path: Path, side: str) -> No
         assert await bodies(made.master) == BODIES
 
 
-async def test_a_pull_waits_for_the_repair(tmp_path: Path) -> None:
-    """Nobody has looked for damage before; the altered body is not served."""
-    async with pair(tmp_path) as made:
-        for number in (0, 17, 38):
-            made.flip("master", made.stored[number], 100)
-        assert await bodies(made.master) == BODIES
-        assert made.master.broker.broker_store.damage.repaired == 3
-        assert log_of(tmp_path / "master") == log_of(tmp_path / "replica")
+@pytest.mark.parametrize(
+    ("property_crc", "at"), [(True, 100), (False, RECORD_HEAD.offsets["queue_offset"] + 7)]
+)
+async def test_a_pull_waits_for_the_repair(tmp_path: Path, property_crc: bool, at: int) -> None:
+    """Nobody has looked for damage before; the altered body is not served.
 
-
-async def test_a_record_that_contradicts_its_queue_is_repaired(tmp_path: Path) -> None:
-    """Without a checksum over the head, only the queue says that its queue offset was altered."""
-    async with pair(tmp_path, property_crc=False) as made:
+    Without a checksum over the head, only the queue says that a queue offset was altered.
+    """
+    async with pair(tmp_path, property_crc=property_crc) as made:
         for number in (0, 17, 38):
-            made.flip("master", made.stored[number], RECORD_HEAD.offsets["queue_offset"] + 7)
+            made.flip("master", made.stored[number], at)
         assert await bodies(made.master) == BODIES
         assert made.master.broker.broker_store.damage.repaired == 3
         assert log_of(tmp_path / "master") == log_of(tmp_path / "replica")

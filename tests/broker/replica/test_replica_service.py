@@ -80,15 +80,14 @@ async def test_a_slave_finds_and_follows_its_master(tmp_path: Path) -> None:
 
 
 async def test_a_slave_follows_a_configured_master_and_continues_after_a_restart(
-    tmp_path: Path,
+    tmp_path: Path, talk: Talk
 ) -> None:
-    async with talking() as talk:
-        for number in range(3):
-            await talk.send("T1", b"%d" % number)
-            async with slave_in(tmp_path, master_address=talk.broker.address) as slave:
-                await caught_up(slave, talk.broker)
-                bodies = [record.body for record in slave.store.read("T1")]
-                assert bodies == [b"%d" % sent for sent in range(number + 1)]
+    for number in range(3):
+        await talk.send("T1", b"%d" % number)
+        async with slave_in(tmp_path, master_address=talk.broker.address) as slave:
+            await caught_up(slave, talk.broker)
+            bodies = [record.body for record in slave.store.read("T1")]
+            assert bodies == [b"%d" % sent for sent in range(number + 1)]
 
 
 async def test_a_group_goes_on_at_the_slave_when_the_master_is_down(tmp_path: Path) -> None:
@@ -200,52 +199,49 @@ async def test_the_tables_of_a_master_with_another_history_are_not_copied(tmp_pa
     ids=["name", "cluster", "both"],
 )
 async def test_a_master_of_another_name_or_cluster_is_refused(
-    tmp_path: Path, name: str, cluster: str
+    tmp_path: Path, name: str, cluster: str, talk: Talk
 ) -> None:
-    async with talking() as talk:
-        await talk.send("T1")
-        settings = {"master_address": talk.broker.address, "name": name, "cluster": cluster}
-        async with slave_in(tmp_path, **settings) as slave:
-            follower = following(slave).follower
-            await until(lambda: follower.status.state is FollowerState.FAILED)
-            assert follower.status.error == (
-                "the master is broker 'broker-a' of cluster 'DefaultCluster', but this broker is "
-                f"configured as a slave of {name!r} of cluster {cluster!r}; set brokerName and "
-                "brokerClusterName to the master's, or correct the address of the master"
-            )
-            assert slave.store.log_range == (0, 0)
-            assert slave.topics.get("T1") is None
+    await talk.send("T1")
+    settings = {"master_address": talk.broker.address, "name": name, "cluster": cluster}
+    async with slave_in(tmp_path, **settings) as slave:
+        follower = following(slave).follower
+        await until(lambda: follower.status.state is FollowerState.FAILED)
+        assert follower.status.error == (
+            "the master is broker 'broker-a' of cluster 'DefaultCluster', but this broker is "
+            f"configured as a slave of {name!r} of cluster {cluster!r}; set brokerName and "
+            "brokerClusterName to the master's, or correct the address of the master"
+        )
+        assert slave.store.log_range == (0, 0)
+        assert slave.topics.get("T1") is None
 
 
-async def test_a_promoted_slave_goes_on_where_its_master_was(tmp_path: Path) -> None:
-    async with talking() as talk:
-        await talk.send("T1", b"one")
-        await talk.send("T1", b"two")
-        await talk.beat("CG")
-        await talk.commit(1)
-        async with slave_in(tmp_path, master_address=talk.broker.address) as slave:
-            await caught_up(slave, talk.broker)
-            await slave.become(BrokerRole.ASYNC_MASTER, 0)
-            assert slave.replica is None
-            promoted = Talk(slave, talk.client)
-            assert await promoted.committed() == 1
-            assert (await promoted.send("T1", b"three")).fields["queueOffset"] == "2"
-            await asyncio.to_thread(slave.store.wait_dispatched)
-            assert [r.body for r in slave.store.read("T1")] == [b"one", b"two", b"three"]
-            assert slave.groups.get("CG") is not None
+async def test_a_promoted_slave_goes_on_where_its_master_was(tmp_path: Path, talk: Talk) -> None:
+    await talk.send("T1", b"one")
+    await talk.send("T1", b"two")
+    await talk.beat("CG")
+    await talk.commit(1)
+    async with slave_in(tmp_path, master_address=talk.broker.address) as slave:
+        await caught_up(slave, talk.broker)
+        await slave.become(BrokerRole.ASYNC_MASTER, 0)
+        assert slave.replica is None
+        promoted = Talk(slave, talk.client)
+        assert await promoted.committed() == 1
+        assert (await promoted.send("T1", b"three")).fields["queueOffset"] == "2"
+        await asyncio.to_thread(slave.store.wait_dispatched)
+        assert [r.body for r in slave.store.read("T1")] == [b"one", b"two", b"three"]
+        assert slave.groups.get("CG") is not None
 
 
 async def test_a_held_pull_on_a_slave_is_answered_when_the_message_is_copied(
-    tmp_path: Path,
+    tmp_path: Path, talk: Talk
 ) -> None:
-    async with talking() as talk:
-        await talk.send("T1", b"one")
-        async with slave_in(tmp_path, master_address=talk.broker.address) as slave:
-            await caught_up(slave, talk.broker)
-            waiting = asyncio.create_task(Talk(slave, RemotingClient()).pull_until("T1", 2))
-            await until(lambda: slave._parts.state.long_polling._held)
-            await talk.send("T1", b"two")
-            assert [record.body for record in await waiting] == [b"one", b"two"]
+    await talk.send("T1", b"one")
+    async with slave_in(tmp_path, master_address=talk.broker.address) as slave:
+        await caught_up(slave, talk.broker)
+        waiting = asyncio.create_task(Talk(slave, RemotingClient()).pull_until("T1", 2))
+        await until(lambda: slave._parts.state.long_polling._held)
+        await talk.send("T1", b"two")
+        assert [record.body for record in await waiting] == [b"one", b"two"]
 
 
 async def test_the_ha_address_alone_is_not_enough(
@@ -255,13 +251,12 @@ async def test_the_ha_address_alone_is_not_enough(
         assert "haMasterAddress=127.0.0.1:1 is not enough to follow a master" in caplog.text
 
 
-async def test_the_configured_ha_address_is_used(tmp_path: Path) -> None:
-    async with talking() as talk:
-        await talk.send("T1")
-        wrong = {"namesrv": talk.broker.namesrv, "ha_master_address": "127.0.0.1:1"}
-        async with slave_in(tmp_path, **wrong) as slave:
-            follower = following(slave).follower
-            await until(lambda: "127.0.0.1:1" in follower.status.error)
+async def test_the_configured_ha_address_is_used(tmp_path: Path, talk: Talk) -> None:
+    await talk.send("T1")
+    wrong = {"namesrv": talk.broker.namesrv, "ha_master_address": "127.0.0.1:1"}
+    async with slave_in(tmp_path, **wrong) as slave:
+        follower = following(slave).follower
+        await until(lambda: "127.0.0.1:1" in follower.status.error)
 
 
 async def test_a_topic_that_the_master_has_created_again_begins_again(tmp_path: Path) -> None:

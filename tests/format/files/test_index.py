@@ -119,34 +119,26 @@ def test_entries_have_the_seconds_since_the_begin(
 
 
 @pytest.mark.parametrize(
-    ("at", "width", "field"),
+    ("start", "at", "width", "field"),
     [
-        (0, 8, "begin timestamp"),
-        (8, 8, "end timestamp"),
-        (16, 8, "begin offset"),
-        (24, 8, "end offset"),
-        (32, 4, "slot count"),
-        (36, 4, "entry count"),
+        (0, 0, 8, "begin timestamp"),
+        (0, 8, 8, "end timestamp"),
+        (0, 16, 8, "begin offset"),
+        (0, 24, 8, "end offset"),
+        (0, 32, 4, "slot count"),
+        (0, 36, 4, "entry count"),
+        *((460, 0, 4, "key hash"), (460, 4, 8, "physical offset")),
+        *((460, 12, 4, "seconds"), (460, 16, 4, "previous")),
     ],
 )
-def test_negative_fields_of_a_header_are_refused(at: int, width: int, field: str) -> None:
-    data = bytearray(40)
-    data[at : at + width] = b"\xff" * width
-    with pytest.raises(FormatError) as caught:
-        decode_index_header(data)
-    assert str(caught.value) == f"index header {field} at offset {at}: -1 is negative"
-
-
-@pytest.mark.parametrize(
-    ("at", "width", "field"),
-    [(0, 4, "key hash"), (4, 8, "physical offset"), (12, 4, "seconds"), (16, 4, "previous")],
-)
-def test_negative_fields_of_an_entry_are_refused(at: int, width: int, field: str) -> None:
+def test_negative_fields_are_refused(start: int, at: int, width: int, field: str) -> None:
+    """The header is at the start of the file, and the entry at byte 460."""
     data = bytearray(480)
-    data[460 + at : 460 + at + width] = b"\xff" * width
+    data[start + at : start + at + width] = b"\xff" * width
     with pytest.raises(FormatError) as caught:
-        decode_index_entry(data, 460)
-    assert str(caught.value) == f"index entry {field} at offset {460 + at}: -1 is negative"
+        decode_index_entry(data, start) if start else decode_index_header(data)
+    part = "entry" if start else "header"
+    assert str(caught.value) == f"index {part} {field} at offset {start + at}: -1 is negative"
 
 
 def test_a_negative_slot_is_refused() -> None:

@@ -8,6 +8,8 @@ from firetrail.replication.group.group_view import InSyncSet, SetChange
 from firetrail.replication.group.in_sync_members import ABSENT_S, SILENT_S, InSyncMembers
 
 LAG_S = 10.0
+Looked = tuple[float, int, dict[int, int]]
+"""A time, the end of the log, and the ends that connected members have."""
 
 
 def holding(members: Iterable[int], *, offset: int = 0) -> InSyncMembers:
@@ -62,10 +64,20 @@ def test_a_member_that_is_not_connected_leaves_soon() -> None:
     assert change is not None and change.members == {1, 2}
 
 
-def test_a_member_that_has_never_connected_to_a_new_master_leaves_soon() -> None:
+@pytest.mark.parametrize(
+    ("before", "then"),
+    [
+        pytest.param((1.0, 100, {2: 100}), (30.0, 100, {}), id="the one that lags longest"),
+        pytest.param((5.0, 100, {2: 10, 3: 100}), (30.0, 200, {2: 10}), id="not connected"),
+        pytest.param(
+            (ABSENT_S, 100, {2: 100}), (ABSENT_S + 0.1, 100, {2: 100}), id="never connected"
+        ),
+    ],
+)
+def test_the_member_that_leaves_first(before: Looked, then: Looked) -> None:
     members = holding({1, 2, 3})
-    assert members.step(ABSENT_S, 100, {2: 100}, least=2) is None
-    change = members.step(ABSENT_S + 0.1, 100, {2: 100}, least=2)
+    assert members.step(*before, least=2) is None
+    change = members.step(*then, least=2)
     assert change is not None and change.members == {1, 2}
 
 
@@ -108,20 +120,6 @@ def test_nobody_leaves_soon_if_that_would_not_help(connected: dict[int, int], le
     """A master without any member may be the one that is cut off."""
     members = holding({1, 2, 3, 4})
     assert members.step(LAG_S, 100, connected, least=least) is None
-
-
-def test_the_member_that_lags_longest_is_removed_first() -> None:
-    members = holding({1, 2, 3})
-    members.step(1.0, 100, {2: 100}, least=2)
-    change = members.step(30.0, 100, {}, least=2)
-    assert change is not None and change.members == {1, 2}
-
-
-def test_a_member_that_is_not_connected_is_removed_first() -> None:
-    members = holding({1, 2, 3})
-    members.step(5.0, 100, {2: 10, 3: 100}, least=2)
-    change = members.step(30.0, 200, {2: 10}, least=2)
-    assert change is not None and change.members == {1, 2}
 
 
 def test_a_holder_that_hands_over_leaves_the_set() -> None:

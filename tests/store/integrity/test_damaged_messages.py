@@ -114,16 +114,12 @@ class TestDamage:
         error = self.refused(open_store, root)
         assert f"the file {segment_name(4096)} before it is missing" in error.detail
 
+    @pytest.mark.parametrize("by_java", [False, True])
     def test_the_last_record_of_a_closed_store(
-        self, closed: list[int], open_store: OpenStore, root: Path
+        self, closed: list[int], open_store: OpenStore, root: Path, by_java: bool
     ) -> None:
-        flip(root / LOG, closed[-2] + 88)
-        assert self.refused(open_store, root).physical_offset == closed[-2]
-
-    def test_the_last_record_of_a_store_that_java_closed(
-        self, closed: list[int], open_store: OpenStore, root: Path
-    ) -> None:
-        java_wrote(root)
+        if by_java:
+            java_wrote(root)
         flip(root / LOG, closed[-2] + 88)
         assert self.refused(open_store, root).physical_offset == closed[-2]
 
