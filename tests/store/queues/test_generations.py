@@ -56,6 +56,14 @@ def rebuilt(root: Path, target: Path) -> RebuildResult:
         return rebuild(view, target, DELAYS, lambda done: None)
 
 
+def left_out_by_a_rebuild(shop: Shop, target: Path) -> tuple[LeftOut, ...]:
+    """Close the store and rebuild it; check that queues and index are the same."""
+    shop.close()
+    made = rebuilt(shop.root, target)
+    assert derived(target) == derived(shop.root)
+    return made.left_out
+
+
 def catalog_of(
     root: Path, *folders: QueueKey, inventory: Inventory = NOT_LISTED, closed: bool = False
 ) -> Catalog:
