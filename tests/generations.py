@@ -29,7 +29,6 @@ class Shop:
         self._serial = 0
 
     def put(self, topic: str, queue_id: int = 0, count: int = 1, light: str = "") -> None:
-        """Put messages; this creates the topic if it does not exist."""
         self.topics.add(topic)
         for _ in range(count):
             self._serial += 1
@@ -52,7 +51,6 @@ class Shop:
             del self.seen[key]
 
     def create(self, topic: str) -> None:
-        """Create a topic that has no message yet."""
         self.topics.add(topic)
 
     def expire(self) -> None:
@@ -67,7 +65,6 @@ class Shop:
             del bodies[: len(bodies) - left]
 
     def close(self) -> None:
-        """Close the store, and save the list of topics."""
         self._opened.close()
         list_topics(self.root, *self.topics)
 
@@ -81,7 +78,6 @@ def seen_in(root: Path, queues: Iterable[QueueKey] | None = None) -> Seen:
 
 
 def not_empty(seen: Seen) -> Seen:
-    """Return the queues that have messages."""
     return {key: bodies for key, bodies in seen.items() if bodies}
 
 

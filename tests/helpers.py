@@ -118,7 +118,6 @@ class FaultyFiles(Files):
         return Counter(call.operation for call in self.calls)
 
     def forget(self) -> None:
-        """Reset the counts."""
         self.calls.clear()
 
     @property

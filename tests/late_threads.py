@@ -133,7 +133,6 @@ class LateThreads:
         return LateCondition(self._lateness)
 
     def sleep_ms(self, pause_ms: int) -> None:
-        """Sleep too long."""
         time.sleep(pause_ms / 1000)
         self._lateness.pause()
 
@@ -154,7 +153,6 @@ def add_option(parser: pytest.Parser) -> None:
 
 
 def configure(config: pytest.Config) -> None:
-    """Make threads late for the whole run, if asked for."""
     seed = config.getoption("--late-threads")
     if seed is not None:
         LateThreads(seed).install(pytest.MonkeyPatch())

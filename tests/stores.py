@@ -55,14 +55,12 @@ def records(root: Path) -> list[Record]:
 
 
 def flip(path: Path, offset: int, bit: int = 0) -> None:
-    """Change one bit of a file."""
     content = bytearray(path.read_bytes())
     content[offset] ^= 1 << bit
     path.write_bytes(content)
 
 
 def overwrite(path: Path, offset: int, content: bytes) -> None:
-    """Change some bytes of a file."""
     old = path.read_bytes()
     path.write_bytes(old[:offset] + content + old[offset + len(content) :])
 

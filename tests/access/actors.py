@@ -28,7 +28,6 @@ def credentials(name: str) -> Credentials:
 def signed(
     code: int, fields: Mapping[str, str] | None = None, body: bytes = b"", *, by: str = "root"
 ) -> RemotingCommand:
-    """Return a request that a user has signed."""
     return RemotingCommand(code, Signer(credentials(by)).fields(fields or {}, body), body)
 
 

@@ -104,7 +104,6 @@ class Disjoint:
         group: str = "",
         topics: tuple[str, ...] = (),
     ) -> RemotingCommand:
-        """HEART_BEAT of a producer or consumer."""
         wanted = [SubscriptionData(topic) for topic in topics]
         beat = HeartbeatData(
             client_id,

@@ -34,7 +34,6 @@ PEER: Any = Peer("[::1]:5000")
 
 
 def asked(guard: Guard, request: RemotingCommand) -> str | None:
-    """Return the remark of the refusal."""
     answer = guard(PEER, request)
     if answer is None:
         return None

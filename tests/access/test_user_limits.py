@@ -48,7 +48,6 @@ async def limited(clock: Clock, settings: ServerLimitSettings) -> AsyncIterator[
 async def answer_on(
     reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, by: str = "alice"
 ) -> RemotingCommand:
-    """Ask on a connection, and return the answer."""
     writer.write(b"".join(encode_frame(signed(ROUTE, {"topic": "T1"}, by=by))))
     frames = FrameReader()
     while True:

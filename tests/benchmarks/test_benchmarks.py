@@ -256,7 +256,6 @@ class TestGrpcServing:
     NAMES = ("send", "receive", "relay")
 
     def figures(self) -> dict[str, float]:
-        """The output of the load."""
         times = {f"{name}_{of}_s": 0.001 for name in self.NAMES for of in ("cpu", "client")}
         return {"send": 10.0, "receive": 10.0, "p50_s": 0.1, "p99_s": 0.2} | times
 

@@ -141,7 +141,6 @@ class Talk:
         message_model: MessageModel = MessageModel.CLUSTERING,
         kind: str = BY_TAG,
     ) -> RemotingCommand:
-        """HEART_BEAT of a consumer, or of a producer."""
         wanted = [SubscriptionData(t, text, kind) for t, text in (subscriptions or {}).items()]
         consumers = [ConsumerData(group, message_model=message_model, subscription_data_set=wanted)]
         body = HeartbeatData(

@@ -59,7 +59,6 @@ class StockClient:
         self._file = self._socket.makefile("rb")
 
     def tell(self, code: int, fields: Mapping[str, str], body: bytes = b"") -> None:
-        """Send a request."""
         head = {"code": code, "flag": 0, "language": "JAVA", "opaque": 1, "version": 399}
         head |= {"serializeTypeCurrentRPC": "JSON", "extFields": dict(fields)}
         encoded = json.dumps(head).encode()

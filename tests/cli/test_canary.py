@@ -79,7 +79,6 @@ def requests() -> list[RemotingCommand]:
 
 
 async def answers_to(address: str, asked: list[RemotingCommand]) -> list[RemotingCommand]:
-    """Send requests, signed by the administrator; return their answers."""
     client, signer = RemotingClient(), Signer(ADMIN)
     try:
         signed = [
@@ -96,12 +95,10 @@ def shown_by(answers: list[RemotingCommand]) -> list[str]:
 
 
 async def texts_of_requests(address: str) -> list[str]:
-    """Send all requests; return what their answers show."""
     return shown_by(await answers_to(address, requests()))
 
 
 async def texts_of_metrics(address: str) -> list[str]:
-    """Return all figures of a broker."""
     asked = [RemotingCommand(code, fields) for code, fields in METRICS.items()]
     answers = await answers_to(address, asked)
     assert [answer.remark for answer in answers if answer.code] == []

@@ -92,14 +92,12 @@ class Servers:
         return secret_file(self.folder / f"{name}.tls.properties", text)
 
     def conf(self, name: str, text: str, **more: object) -> Path:
-        """Write the file with the settings of a server."""
         lines = "".join(f"{key}={value}\n" for key, value in more.items())
         return secret_file(
             self.folder / f"{name}.conf", f"{text}\n{lines}tls.config.file={self.tls(name)}\n"
         )
 
     def start(self, name: str, *arguments: object, **environment: str) -> dict[str, str]:
-        """Start a server; return the addresses that it prints."""
         logged = ("--json", "--log-level", "debug", "--log-file", self.log_of(name))
         command = [str(each) for each in (*arguments, *logged)]
         process = self._stack.enter_context(started(*command, **environment))

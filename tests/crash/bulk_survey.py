@@ -79,7 +79,6 @@ class BulkProcess(Process):
         return True
 
     def put_some(self, source: random.Random) -> None:
-        """Open the store, put some messages and close it."""
         self._store = Store.open(self.disk.root, self.config, system=self.files.system())
         for _ in range(source.randrange(4)):
             self.put(self._producer.message())

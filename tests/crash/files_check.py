@@ -103,7 +103,6 @@ def readable(folder: Path) -> list[Raw]:
 
 
 def pulled(content: bytes) -> list[Raw]:
-    """Return the records in the answer to a pull."""
     records: list[Raw] = []
     at = 0
     while at < len(content):

@@ -80,7 +80,6 @@ class Ledger:
     """The messages that a crash destroyed: they must never come back."""
 
     def copy(self) -> Ledger:
-        """Return a copy of the current state."""
         same = Ledger(*(copy.copy(getattr(self, name)) for name in self.__dataclass_fields__))
         same.offsets = {key: values.copy() for key, values in self.offsets.items()}
         return same

@@ -137,7 +137,6 @@ class Process:
         return self._store
 
     def close(self) -> None:
-        """Stop cleanly."""
         try:
             self.store.close()
         finally:
@@ -182,7 +181,6 @@ class Process:
     # -- what a program does ------------------------------------------------------------------
 
     def put(self, message: Message) -> PutResult:
-        """Put a message and note it, if it was stored, in the history."""
         result = self.store.try_put(message)
         if result.physical_offset >= 0:
             self._note([stored(message, result)], result)

@@ -208,7 +208,6 @@ class ServerThread:
         tls: ServerTls | None = None,
         methods: Methods | None = None,
     ) -> Iterator[Self]:
-        """Run the server until the end of the block."""
         self.grace_s = PATIENCE_S
         self.server = GrpcServer(methods or methods_of(self.recorder), SYSTEM, limits, tls)
         thread = threading.Thread(target=self._run, args=[self.server])

@@ -190,7 +190,6 @@ class Service:
 def message(
     body: bytes = b"hello", topic: str = "T", message_id: str = "", **system: Any
 ) -> Message:
-    """A message with system properties; ``properties`` are those of the user."""
     properties = system.pop("properties", {})
     system.setdefault("message_type", MessageType.NORMAL)
     system["message_id"] = message_id or f"01{id(body):032X}"[:34]

@@ -50,7 +50,6 @@ class FakeEtcd:
         self._thread.start()
 
     def endpoint(self, tls: ssl.SSLContext | None = None) -> Endpoint:
-        """Start another server."""
         endpoint = Endpoint(self, tls)
         self._endpoints.append(endpoint)
         return endpoint
@@ -89,7 +88,6 @@ class FakeEtcd:
         self.changed.notify_all()
 
     def backup(self) -> Backup:
-        """Return all data, as a snapshot of etcd has it."""
         with self.changed:
             return Backup(self.revision, dict(self.keys), dict(self.leases))
 

@@ -58,5 +58,4 @@ def written_log(folder: Path, files: float) -> bytes:
 
 
 def log_content(folder: Path) -> bytes:
-    """Return the bytes of all log files of a store."""
     return b"".join(path.read_bytes() for path in sorted((folder / COMMIT_LOG).iterdir()))

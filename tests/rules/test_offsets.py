@@ -60,7 +60,6 @@ class Queue:
         return int(answer.offset)
 
     async def rows(self, place: dict[str, str], **given: str) -> list[int]:
-        """Return the offsets of the messages that Spark reads."""
         found = await asyncio.to_thread(spark, "queue_offset", subscribe="T", **place, **given)
         return sorted(found)
 

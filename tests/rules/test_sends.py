@@ -83,7 +83,6 @@ async def send_in_all_ways(ways: Ways, sent: Sent) -> None:
 
 
 def content(record: Record) -> tuple[object, ...]:
-    """Return what the user sent."""
     plain = bytes(record.body)
     if record.sys_flag & COMPRESSED:
         plain = inflated(plain, record.sys_flag)

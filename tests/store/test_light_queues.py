@@ -42,7 +42,6 @@ def checked(root: Path) -> CheckReport:
 
 
 def bodies(store: Store, topic: str) -> list[int]:
-    """The numbers in the bodies of a queue's messages."""
     return [int(message.body.split()[-1]) for message in store.read(topic)]
 
 

@@ -53,7 +53,6 @@ def main() -> int:
 
 
 def run(name: str, seed: int, total: Counter[str]) -> bool:
-    """Run one round; return whether it passed."""
     print(f"seed {seed}: {name}: ", end="", flush=True)
     started = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="firetrail-torture-") as folder:

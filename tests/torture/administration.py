@@ -54,7 +54,6 @@ class Administering(Use):
         possible.add(queues)
 
     def figures(self) -> dict[str, int]:
-        """Return the number of changes that the broker has acknowledged."""
         return {"changes of topics and groups": self.answered}
 
     def missing(self) -> Sequence[object]:

@@ -94,5 +94,4 @@ class Bridge:
                     run(f"nft add rule {_CHAIN} ip saddr {source} ip daddr {target}{limit} drop")
 
     def heal(self) -> None:
-        """Let all packets pass."""
         run(f"nft flush chain {_CHAIN}")

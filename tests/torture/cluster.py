@@ -101,7 +101,6 @@ class Coordinator:
         await asyncio.to_thread(self._running.close)
 
     async def backed_up(self) -> Path:
-        """Return a copy of its data."""
         await self.kill()
         copy = self._folder / "backup"
         shutil.rmtree(copy, ignore_errors=True)
@@ -208,7 +207,6 @@ class Cluster:
         await self.witness.ask("go")
 
     async def close(self) -> None:
-        """End everything."""
         await self.witness.close()
         for member in [*self.members, *self._twins.values()]:
             await member.close()
@@ -243,7 +241,6 @@ class Cluster:
         await self.witness.acknowledged(FLOW)
 
     async def left(self, number: int) -> None:
-        """Wait until a member is not in the in-sync set any more."""
         async with asyncio.timeout(CALM_S):
             while (
                 not (view := await self.view())
@@ -259,7 +256,6 @@ class Cluster:
         return self.members[view.holder.member - 1]
 
     async def replica(self) -> Member:
-        """Return any member that does not hold the lease."""
         master = await self.master()
         return self.random.choice([member for member in self.members if member is not master])
 
@@ -281,7 +277,6 @@ class Cluster:
             await asyncio.sleep(1)
 
     async def promote(self, member: Member) -> None:
-        """Make a member the master by plan."""
         if await self.master() is member:
             return
         code, said = await self._firetrail("replica", "promote", member.address)

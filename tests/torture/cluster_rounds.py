@@ -64,7 +64,6 @@ class Rows:
         return self.by_fault.setdefault(fault, Row())
 
     def table(self) -> str:
-        """Return the table, in the order of the list of faults."""
         return table((name, self.by_fault[name]) for name in FAULTS if name in self.by_fault)
 
     def figures(self) -> Counter[str]:
@@ -156,7 +155,6 @@ def sampled_round(folder: Path, seed: int, count: int) -> Counter[str]:
 
 
 def main() -> int:
-    """Run rounds, and print the table."""
     parser = argparse.ArgumentParser(prog="cluster_rounds", description=__doc__)
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--seed", type=int, help="of the first round")

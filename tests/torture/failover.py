@@ -138,7 +138,6 @@ class Group:
         self.clients.start([member.address for member in self.members])
 
     async def close(self) -> None:
-        """End everything."""
         await self.clients.close()
         for member in self.members:
             member.signal(signal.SIGCONT)

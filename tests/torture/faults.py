@@ -122,7 +122,6 @@ class Faults:
         return Rule(self._shared, at)
 
     def heal(self) -> None:
-        """Remove all rules."""
         struct.pack_into("=q", self._shared, 24, 0)
         for number in range(self._used):
             struct.pack_into("=i", self._shared, HEAD.size + number * RULE.size, 0)
@@ -158,5 +157,4 @@ class Faults:
         return f"{Operation(last).name} {path.partition(bytes(1))[0].decode()}"
 
     def close(self) -> None:
-        """Let go of the file."""
         self._shared.close()

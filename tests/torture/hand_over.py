@@ -102,7 +102,6 @@ class Clients:
         self._tasks = [asyncio.create_task(loop) for loop in loops]
 
     async def stop(self) -> None:
-        """Let the clients finish their requests."""
         self._stop.set()
         await asyncio.gather(*self._tasks)
         await self._client.close()
@@ -171,7 +170,6 @@ class Sender:
         self.at = 0
 
     async def send(self, topic: str, properties: str) -> tuple[bytes, Mapping[str, str]] | None:
-        """Send a new message; return it and the answer if it was acknowledged."""
         body = self._clients.new_body(topic)
         unique = f"UNIQ_KEY\x01{body.decode().replace(' ', '-')}\x02"
         fields = {"a": "deciding", "b": topic, "c": "TBW102", "d": "1", "e": "0", "f": "0"}
@@ -224,7 +222,6 @@ class Group:
         self.clients = Clients([member.address for member in self.members], seed)
 
     async def start(self) -> None:
-        """Start the members, and then the clients."""
         for member in self.members:
             await member.start()
         await self.in_sync()
@@ -246,13 +243,11 @@ class Group:
                 await asyncio.sleep(0.1)
 
     async def master(self) -> Member:
-        """Return the member that holds the lease."""
         holder = (await self.view()).holder
         assert holder is not None
         return self.members[holder.member - 1]
 
     async def change(self, number: int) -> str:
-        """Change the master; return how."""
         await self.in_sync()
         await asyncio.sleep(self._random.uniform(0.5, 2.5))
         master = await self.master()
@@ -288,7 +283,6 @@ class Group:
             check_log(self.clients, readable(member.store / "commitlog"))
 
     async def close(self) -> None:
-        """End all processes."""
         for member in self.members:
             await member.close()
 

@@ -77,7 +77,6 @@ class Operation(NamedTuple):
 
 
 def as_json(history: Iterable[Operation]) -> str:
-    """Return a line of JSON per operation."""
     return "".join(f"{json.dumps(op._asdict())}\n" for op in history)
 
 

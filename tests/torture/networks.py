@@ -80,7 +80,6 @@ class Proxy:
         self._writers: set[asyncio.StreamWriter] = set()
 
     async def open(self) -> None:
-        """Accept connections."""
         if self._server is None:
             self._server = await asyncio.start_server(self._serve, self._host, self._port)
             self._port = self._server.sockets[0].getsockname()[1]
@@ -215,7 +214,6 @@ class Namespaces:
         return f"10.77.{number}.2"
 
     def _add(self, number: int) -> list[str]:
-        """Create a namespace; return the beginning of commands that run in it."""
         holder = new_namespace(self._stack)
         inside = f"nsenter --net=/proc/{holder}/ns/net"
         router = f"10.77.{number}.1"
@@ -246,7 +244,6 @@ class Namespaces:
             await asyncio.to_thread(run, f"ip rule add {rule} blackhole")
 
     async def heal(self, number: int) -> None:
-        """Let packets pass."""
         for rule in self._rules.pop(number, []):
             await asyncio.to_thread(run, f"ip rule del {rule} blackhole")
 

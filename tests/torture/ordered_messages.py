@@ -64,5 +64,4 @@ class Ordering(Use):
         return {"in order": len(self._ledger.seen[GROUP])}
 
     def missing(self) -> Sequence[object]:
-        """Return the messages that were acknowledged and not consumed."""
         return self._ledger.unseen(GROUP, (TOPIC,))

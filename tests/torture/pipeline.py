@@ -103,7 +103,6 @@ class Warm(Forge):
 
 
 def kill_if_there(process: int) -> None:
-    """Kill a process that may have ended by itself."""
     with suppress(ProcessLookupError):
         os.kill(process, signal.SIGKILL)
 
@@ -184,7 +183,6 @@ class Victim:
         return self._process.returncode == 0
 
     def end(self) -> None:
-        """End all processes of this Spark."""
         while alive := list(_in_session(self._process.pid)):
             for process in alive:
                 kill_if_there(process)

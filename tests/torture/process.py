@@ -122,7 +122,6 @@ class BrokerProcess:
 
     @property
     def pid(self) -> int:
-        """The id of the running process."""
         assert self._process is not None
         return self._process.pid
 
@@ -136,7 +135,6 @@ class BrokerProcess:
         return self._log.read_bytes()[self._said_before :].decode(errors="replace")
 
     async def ended(self) -> int:
-        """Wait for the end; the exit code."""
         assert self._process is not None
         async with asyncio.timeout(START_S):
             return await self._process.wait()
@@ -147,12 +145,10 @@ class BrokerProcess:
         await self.ended()
 
     async def stop(self) -> int:
-        """SIGTERM; the exit code."""
         self.signal(signal.SIGTERM)
         return await self.ended()
 
     def signal(self, number: signal.Signals) -> None:
-        """Send a signal, if it still runs."""
         with contextlib.suppress(ProcessLookupError):
             assert self._process is not None
             self._process.send_signal(number)

@@ -59,7 +59,6 @@ def serve() -> None:
 
 
 def drive(job: str, folder: Path, port: str, secret: str) -> None:
-    """Run a job and end this process."""
     code = 1
     try:
         JOBS[job].run(attached(port, secret) if port else Alone(), folder)

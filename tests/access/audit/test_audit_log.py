@@ -59,7 +59,6 @@ def denied_call(log: AuditLog, reason: str, peer: str) -> None:
 
 
 def asked(code: int, fields: dict[str, str], body: bytes = b"") -> RemotingCommand:
-    """Return a request of alice."""
     request = signed(code, fields, body, by="alice")
     request.caller = Caller(ALICE, "10.0.0.5", is_checked=True)
     return request

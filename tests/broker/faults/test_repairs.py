@@ -80,8 +80,6 @@ def spoil(at: int, bit: int = 0, hit: int = HIT) -> Callable[[Path], None]:
 
 
 def write(at: int, content: bytes, hit: int = HIT) -> Callable[[Path], None]:
-    """Overwrite a part of a record."""
-
     def damage(root: Path) -> None:
         path, start = log_file(root, messages(root)[hit].physical_offset)
         overwrite(path, start + at, content)

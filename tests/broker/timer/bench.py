@@ -85,7 +85,6 @@ class Bench:
         return message
 
     def run(self, steps_max: int = 10_000) -> None:
-        """Let the timer do everything that it can do now."""
         for _ in range(steps_max):
             assert self.store.embedded.wait_dispatched()
             if self.timer.step() > 0:
@@ -102,7 +101,6 @@ class Bench:
 
     @property
     def records(self) -> list[Record]:
-        """The delivered messages, in order."""
         assert self.store.embedded.wait_dispatched()
         return list(self.store.embedded.read("T", 1))
 
@@ -120,7 +118,6 @@ class Bench:
         return self.timer._files.check
 
     async def close(self) -> None:
-        """Stop cleanly."""
         if self.timer._files.is_open:
             await self.timer._saver.save()
         self.timer._files.close()

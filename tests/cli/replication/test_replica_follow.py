@@ -230,8 +230,6 @@ class NotStartedError(Exception):
 
 @pytest.fixture
 def prepared(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., Awaitable[Broker]]:
-    """Prepare a replica, and return it without starting it."""
-
     async def start(broker: Broker) -> None:
         raise NotStartedError(broker)
 

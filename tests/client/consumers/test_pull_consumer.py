@@ -12,7 +12,6 @@ QUEUE = MessageQueue("T", "broker-a", 0)
 
 
 async def fill_queue(namesrv: str, messages: list[Message]) -> None:
-    """Put messages into one queue, and wait until they can be read."""
     async with Producer(namesrv) as producer, PullConsumer(namesrv) as consumer:
         end = 0
         for message in messages:

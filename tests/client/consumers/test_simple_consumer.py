@@ -98,7 +98,6 @@ async def test_subscriptions_filter_messages(namesrv: str) -> None:
 
 
 async def received(consumer: SimpleConsumer, count: int) -> set[bytes]:
-    """Receive ``count`` messages and return their bodies."""
     found: set[bytes] = set()
     while len(found) < count:
         messages = await consumer.receive(invisible_s=60)

@@ -109,7 +109,6 @@ class Draft:
         )
 
     def write(self, writer: RecordWriter, at: int, offset: int) -> int:
-        """Write the same record with the kernel; return its size."""
         fields = self.fields(offset)
         size: int = fields.size
         writer.write(at, fields)

@@ -50,5 +50,4 @@ def queue_files(store: str) -> dict[tuple[str, int], list[tuple[int, bytes]]]:
 
 
 def index_files(store: str) -> list[bytes]:
-    """The index files, oldest first."""
     return [path.read_bytes() for path in sorted((FOLDER / store / "index").iterdir())]

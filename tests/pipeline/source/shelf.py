@@ -81,7 +81,6 @@ def consumed(path: Path) -> list[dict[str, Any]]:
 
 
 def by_place(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the rows in the order of the log."""
     return sorted(rows, key=lambda row: int(row["physical_offset"]))
 
 

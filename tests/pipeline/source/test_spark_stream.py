@@ -33,7 +33,6 @@ def run(frame: DataFrame, place: Path) -> StreamingQuery:
 
 
 def numbers(spark: SparkSession, place: Path) -> list[int]:
-    """Return the numbers of the messages in the files."""
     frame = spark.read.parquet(str(place / "rows"))
     return sorted(int(row[0]) for row in frame.selectExpr("properties['n']").collect())
 

@@ -173,7 +173,6 @@ def _scala_version() -> str:
 
 
 def _wait(log: Path, pattern: re.Pattern[str]) -> re.Match[str]:
-    """Wait until a process writes a text to its log."""
     end = time.monotonic() + START_S
     while time.monotonic() < end:
         if found := pattern.search(log.read_text(errors="replace")):

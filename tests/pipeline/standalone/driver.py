@@ -46,13 +46,11 @@ def chdir(spark: SparkSession, folder: str) -> None:
 
 @offered
 def read(spark: SparkSession, path: str, **options: str) -> int:
-    """Count the messages that the source returns."""
     return _load(spark, path, options).count()
 
 
 @offered
 def places(spark: SparkSession, path: str, **options: str) -> list[int]:
-    """Return the physical offsets of the messages that the source returns."""
     rows = _load(spark, path, options).select("physical_offset").collect()
     return sorted(row[0] for row in rows)
 

@@ -33,7 +33,6 @@ class BrokerProcess:
         self.kill()
 
     def start(self) -> None:
-        """Start the broker and wait until it serves."""
         self._process = subprocess.Popen(self._command, stdout=subprocess.PIPE, text=True)
         assert self._process.stdout is not None
         for line in self._process.stdout:

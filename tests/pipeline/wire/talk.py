@@ -44,8 +44,6 @@ def send(namesrv: str, messages: Sequence[Message]) -> None:
 
 
 def received(namesrv: str, topic: str, count: int) -> list[Received]:
-    """Return all messages of a topic, queue by queue, once there are ``count`` of them."""
-
     async def work() -> list[Received]:
         async with PullConsumer(namesrv) as consumer:
             while True:

@@ -41,7 +41,6 @@ def namesrv(root: Path) -> Iterator[str]:
 
 
 def rows(bounds: Bounds = NO_BOUNDS, /, **given: str) -> list[dict[str, Any]]:
-    """Read rows, and sort them."""
     options = parse_options(given)
     found = []
     for split in plan_batch(options, bounds).splits:

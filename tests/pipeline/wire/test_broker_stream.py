@@ -35,7 +35,6 @@ def read(reader: WireStreamReader, start: dict[str, Any], end: dict[str, Any]) -
 
 
 def home(reader: WireStreamReader) -> str:
-    """Return the name of the broker in offsets."""
     queues: dict[str, int] = reader.reportLatestOffset()["T"]
     (name,) = {queue.rpartition("/")[0] for queue in queues}
     return name

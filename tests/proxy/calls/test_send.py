@@ -179,7 +179,6 @@ TYPED = {"F": "FIFO", "D": "DELAY", "M": "MIXED", "X": "TRANSACTION"}
 
 @pytest.fixture
 async def topics(service: Service) -> Service:
-    """The topics that the rows name."""
     for name, kind in TYPED.items():
         await service.create_topic(name, kind)
     await service.create_topic("%RETRY%CG")

@@ -54,7 +54,6 @@ async def service(broker: Broker) -> AsyncIterator[MessagingService]:
 async def answer_of(
     service: MessagingService, name: str, request: Any, metadata: dict[str, str] = METADATA
 ) -> Any:
-    """Return the response, or the frames, of a call."""
     method = service.methods[SERVICE + name]
     assert isinstance(method, UnaryMethod | ResponseStreamMethod)
     handle: Callable[..., Any] = method.handle

@@ -117,7 +117,6 @@ class Wire:
         stream.receiver = self.requests[stream.id] = Request(stream, head)
 
     def send(self, *parts: bytes) -> list[Frame]:
-        """Send bytes of the client, and return the frames of the server."""
         self.http2.receive(b"".join(parts), self.now)
         return self.take()
 
@@ -136,7 +135,6 @@ def failure_of(found: list[Frame]) -> Http2Error | None:
 
 
 def reset_of(found: list[Frame], stream_id: int) -> Http2Error | None:
-    """Return the code with which the server has reset a stream."""
     resets = [one for one in found if one.kind is FrameType.RST_STREAM]
     codes = [one.error for one in resets if one.stream_id == stream_id]
     return codes[0] if codes else None

@@ -71,7 +71,6 @@ def raw_client(server: ServerThread, receive_buffer: int = 0) -> Iterator[RawCli
 
 
 def half_request(client: RawClient, size: int) -> None:
-    """Send the beginning of a request."""
     body = frame_message(bytes(2 * size))[:size]
     parts = [data(1, body[at : at + 16_384], 0) for at in range(0, size, 16_384)]
     client.greet(headers(1, request("Accept")), *parts)

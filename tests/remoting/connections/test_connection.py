@@ -35,7 +35,6 @@ from firetrail.system import SYSTEM
 
 @pytest.fixture
 async def loopback() -> AsyncIterator[Loopback]:
-    """A server with the default limits."""
     async with serving() as loopback:
         yield loopback
 

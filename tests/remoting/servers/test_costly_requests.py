@@ -43,8 +43,6 @@ class Scene:
     def ask(
         self, share: AddressShare, name: str, connection: Connection | None = None
     ) -> RemotingCommand | None:
-        """Ask; return the answer if there is one at once."""
-
         def handle() -> RemotingCommand:
             self.ran.append(name)
             return REQUEST.answer()
@@ -56,7 +54,6 @@ class Scene:
         return None
 
     async def done(self) -> list[RemotingCommand | None]:
-        """Return the answers of all queued requests."""
         return await asyncio.gather(*self.tasks)
 
 

@@ -210,7 +210,6 @@ FAULTS = [
 
 
 def check(fault: Callable[[Case], None], least: int, states: tuple[str, str, str]) -> None:
-    """Run one cell of the table."""
     where = f"{fault.__name__}, least {least}, master and others {states}"
     case = Case(least, states)
     fault(case)

@@ -51,7 +51,6 @@ class Pair:
         assert len(self.peer.recv(100)) == HEADER.size
 
     def taken(self) -> bytes:
-        """Return the bytes of the log that have arrived at the peer."""
         found = bytearray()
         try:
             while True:

@@ -37,7 +37,6 @@ def log(tmp_path_factory: pytest.TempPathFactory) -> bytes:
 
 @pytest.fixture(scope="module")
 def records(log: bytes) -> list[int]:
-    """The offsets at which records begin."""
     starts = [0]
     while starts[-1] < len(log):
         starts.append(starts[-1] + int.from_bytes(log[starts[-1] : starts[-1] + 4], "big"))

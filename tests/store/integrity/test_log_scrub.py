@@ -20,7 +20,6 @@ def scrub(store: BrokerStore, size: int = 1 << 20) -> int:
 
 
 def size_of(store: BrokerStore) -> int:
-    """Return the bytes of all records."""
     return sum(message.size for message in store.embedded.read("T"))
 
 

@@ -24,7 +24,6 @@ pytestmark = pytest.mark.stepped_threads
 
 
 def fill(root: Path, machine: Machine) -> None:
-    """Store messages of two queues in turn."""
     with BrokerStore.open(root, CONFIG, system=machine.system) as store:
         for number in range(COUNT):
             for queue_id in (0, 1):

@@ -61,7 +61,6 @@ def placeless(message: Record) -> Record:
 
 
 def file_sizes(root: Path) -> set[tuple[str, int]]:
-    """The kinds of files in a store, and their sizes."""
     return {
         (path.relative_to(root).parts[0], path.stat().st_size)
         for name in ("commitlog", "consumequeue", "index")

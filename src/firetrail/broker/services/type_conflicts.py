@@ -9,12 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 from firetrail.errors import FormatError
 from firetrail.format.batch import decode_batch
-from firetrail.format.message_types import (
-    TYPE_ATTRIBUTE,
-    MessageType,
-    type_conflict,
-    type_of_topic,
-)
+from firetrail.format.message_types import TYPE_ATTRIBUTE, MessageType, type_conflict, type_of_topic
 from firetrail.format.properties import decode_properties
 from firetrail.pace.limited_log import LimitedLog
 from firetrail.remoting.messages.bodies import TopicConfig

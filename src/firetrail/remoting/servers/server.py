@@ -96,11 +96,7 @@ class RemotingServer:
         self._now = system.clock.monotonic
         self._refusals = Refusals(self._now)
         self._acceptor = Acceptor[Connection](
-            self._new_connection,
-            self._check,
-            self._limits,
-            system,
-            self._tls,
+            self._new_connection, self._check, self._limits, system, self._tls
         )
         self.connections = self._acceptor.connections
         self._running_max = self._limits.running

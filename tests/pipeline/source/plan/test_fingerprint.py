@@ -42,7 +42,6 @@ def plan(store: Path, kind: type) -> list[Split]:
 
 
 def read(splits: list[Split], **how: bool) -> int:
-    """Count the messages in splits."""
     found = 0
     for split in splits:
         assert not isinstance(split, WireSplit)

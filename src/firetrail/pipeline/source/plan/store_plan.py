@@ -12,12 +12,7 @@ from firetrail.pipeline.kernels.pick import TIME_MAX, TIME_MIN
 from firetrail.pipeline.source.options import ReadOptions, View
 from firetrail.pipeline.source.places import is_remote, local_path
 from firetrail.pipeline.source.plan.fingerprint import whole_fingerprint
-from firetrail.pipeline.source.plan.log_splits import (
-    plan_log,
-    plan_queues,
-    record_from,
-    time_span,
-)
+from firetrail.pipeline.source.plan.log_splits import plan_log, plan_queues, record_from, time_span
 from firetrail.pipeline.source.plan.ranges import (
     Bounds,
     asked_topics,
