@@ -9,7 +9,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 HELPERS = re.compile(
-    r"format\.(?!kernels\.)\w+|format\.kernels\.(_bigendian|checksum|properties|text)"
+    r"format\.(?!kernels\.)[\w.]+|format\.kernels\.(_bigendian|checksum|properties|text)"
 )
 """Modules that only compute a value from their arguments."""
 SYSTEM = re.compile(r"system\.\w+")
