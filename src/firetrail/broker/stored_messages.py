@@ -1,7 +1,7 @@
 """Messages in the store: how a put ended, and those that the broker reads back or copies."""
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 
 from firetrail.broker.state.topic_table import HALF_TOPIC
 from firetrail.errors import FormatError
@@ -13,6 +13,7 @@ from firetrail.format.properties import ORIGIN_MESSAGE_ID, REAL_QID, REAL_TOPIC,
 from firetrail.format.record import Record, decode_message
 from firetrail.format.values.integers import INT32_MAX, number_in
 from firetrail.remoting.wire.codes import ResponseCode
+from firetrail.remoting.wire.command import RemotingCommand
 from firetrail.store.broker_store import BrokerStore
 from firetrail.store.results import OUTCOMES, UNCONFIRMED, PutResult, PutStatus
 
@@ -32,6 +33,30 @@ def require_stored(result: PutResult) -> PutResult:
     removes everything that was stored after it.
     """
     return result if result.status in UNCONFIRMED else result.require_ok()
+
+
+def answer_with_outcome(
+    request: RemotingCommand,
+    result: PutResult | Awaitable[PutResult],
+    answer: Callable[[PutResult], RemotingCommand] | None = None,
+) -> RemotingCommand | Awaitable[RemotingCommand]:
+    """Return the answer to a request that has put a message, at once if nothing has to be awaited.
+
+    Args:
+        request: The request.
+        result: The outcome of the put, or what it waits for.
+        answer: Returns the answer for an outcome. Default: one with the code of the outcome.
+    """
+
+    def answered(put: PutResult) -> RemotingCommand:
+        if answer is not None:
+            return answer(put)
+        return request.answer(CODES[put.status], put.detail or None)
+
+    async def later(put: Awaitable[PutResult]) -> RemotingCommand:
+        return answered(await put)
+
+    return answered(result) if isinstance(result, PutResult) else later(result)
 
 
 def copy_record(

@@ -14,6 +14,7 @@ from firetrail.format.properties import decode_properties
 from firetrail.format.recall import RecallHandle, decode_handle
 from firetrail.remoting.wire.codes import RequestCode, ResponseCode
 from firetrail.remoting.wire.command import RemotingCommand
+from firetrail.store.admission.gate import Closure
 from firetrail.store.settings.config import BrokerRole
 
 LATER = "TIMER_DELAY_SEC\x01{}\x02UNIQ_KEY\x01{}\x02"
@@ -86,6 +87,14 @@ async def test_recalls_can_be_switched_off(
         handle = (await talk.send("T1", i=LATER.format(50, "U1"))).fields["recallHandle"]
     async with talking(tmp_path, config) as talk:
         assert (await recall(talk, handle)).code == code
+
+
+async def test_a_mark_that_cannot_be_stored_has_the_code_of_other_puts(talk: Talk) -> None:
+    handle = (await talk.send("T1", i=LATER.format(50, "U1"))).fields["recallHandle"]
+    talk.broker.broker_store.gate.shut(Closure.FENCED, "a test")
+    answer = await recall(talk, handle)
+    assert answer.code == (await talk.send("T1")).code == ResponseCode.SERVICE_NOT_AVAILABLE
+    assert (answer.remark or "").startswith("recall failed: ")
 
 
 async def test_a_handle_must_name_the_message_that_has_its_key(talk: Talk) -> None:

@@ -5,9 +5,8 @@ names are not delivered. Marks name a message differently in RocketMQ up to 5.3 
 marks are stored, so that either version obeys if it takes the folder over.
 """
 
-from collections.abc import Awaitable
-
 from firetrail.broker.broker_state import BrokerState
+from firetrail.broker.stored_messages import CODES, answer_with_outcome
 from firetrail.broker.timer.admission import TimerAdmission, slot_before
 from firetrail.broker.timer.due_slot import delete_keys
 from firetrail.errors import FormatError, RequestError
@@ -30,7 +29,7 @@ from firetrail.remoting.connections.handlers import Answer, Handler, WaitingHand
 from firetrail.remoting.messages.headers import RecallHeader, RecallResponse
 from firetrail.remoting.wire.codes import Permission, RequestCode, ResponseCode
 from firetrail.remoting.wire.command import RemotingCommand
-from firetrail.store.results import UNCONFIRMED, PutResult
+from firetrail.store.results import OUTCOMES, PutResult
 
 RECALL_TAG = "_RECALL_TAG_"
 """The tag of marks."""
@@ -72,13 +71,17 @@ class RecallProcessor:
         handle = self._checked(header)
         self._check_stored(handle)
         first, second = (self._mark(handle, key) for key in delete_keys(*handle[::3]))
+
+        def answer(put: PutResult) -> RemotingCommand:
+            """Return the id of the message, whether or not it was waiting, as RocketMQ does."""
+            if not OUTCOMES[put.status].is_stored:
+                return request.answer(CODES[put.status], f"recall failed: {put.detail}")
+            return request.answer(fields=RecallResponse(handle.unique_key).encode())
+
         result = self._store.writer.begin_put(first)
-        if isinstance(result, PutResult) and not result.ok:
-            return self._answer(request, handle, result)
-        result = self._store.writer.begin_put(second)
-        if isinstance(result, PutResult):
-            return self._answer(request, handle, result)
-        return self._answer_later(request, handle, result)
+        if not isinstance(result, PutResult) or result.ok:
+            result = self._store.writer.begin_put(second)
+        return answer_with_outcome(request, result, answer)
 
     def _checked(self, header: RecallHeader) -> RecallHandle:
         """Return the decoded handle; raise RequestError if it cannot be used here and now."""
@@ -135,19 +138,6 @@ class RecallProcessor:
             raw_properties=encode_properties(properties),
             wait_for_flush=key == handle.unique_key,
         )
-
-    async def _answer_later(
-        self, request: RemotingCommand, handle: RecallHandle, result: Awaitable[PutResult]
-    ) -> RemotingCommand:
-        return self._answer(request, handle, await result)
-
-    def _answer(
-        self, request: RemotingCommand, handle: RecallHandle, result: PutResult
-    ) -> RemotingCommand:
-        """Answer with the id of the message, whether or not it was waiting, as RocketMQ does."""
-        if not result.ok and result.status not in UNCONFIRMED:
-            return request.answer(ResponseCode.SYSTEM_ERROR, f"recall failed: {result.detail}")
-        return request.answer(fields=RecallResponse(handle.unique_key).encode())
 
 
 def _place_of(buffer: bytes | memoryview, key: str) -> tuple[str, int] | None:

@@ -4,13 +4,12 @@ A message goes to the topic ``%RETRY%<group>`` after a delay that grows with eac
 ``%DLQ%<group>`` once it was retried too often.
 """
 
-from collections.abc import Awaitable
 from random import randrange
 
 from firetrail.access.implied_permissions import SUB, no_record, require_consumed
 from firetrail.broker.broker_state import BrokerState
 from firetrail.broker.state.group_table import is_last
-from firetrail.broker.stored_messages import CODES, copy_record, origin_of
+from firetrail.broker.stored_messages import answer_with_outcome, copy_record, origin_of
 from firetrail.errors import RequestError
 from firetrail.format.kernels.draft import Message
 from firetrail.format.names import DLQ_PREFIX, RETRY_PREFIX
@@ -30,7 +29,6 @@ from firetrail.remoting.connections.handlers import Answer, Handler
 from firetrail.remoting.messages.headers import SendBackHeader
 from firetrail.remoting.wire.codes import Permission, RequestCode, ResponseCode
 from firetrail.remoting.wire.command import RemotingCommand
-from firetrail.store.results import PutResult
 
 FIRST_RETRY_LEVEL = 3
 """Delay level of the first retry, if the consumer names none."""
@@ -70,22 +68,8 @@ class SendBackProcessor:
             level = header.delay_level or FIRST_RETRY_LEVEL + record.retries
             message = self._retry(record, header.group, group.retry_queue_nums, level)
         self._traffic.count_sent_back(record.topic, header.group, record.size)
-        result = self._store.writer.begin_put(message)
-        if isinstance(result, PutResult):
-            return self._answer(request, result)
-        return self._answer_later(request, result)
-
-    async def _answer_later(
-        self, request: RemotingCommand, result: Awaitable[PutResult]
-    ) -> RemotingCommand:
-        return self._answer(request, await result)
-
-    def _answer(self, request: RemotingCommand, result: PutResult) -> RemotingCommand:
-        """Answer with the outcome of the put.
-
-        A consumer keeps a message, or sends it itself, unless it is confirmed to be stored.
-        """
-        return request.answer(CODES[result.status], result.detail or None)
+        # A consumer keeps a message, or sends it itself, unless it is confirmed to be stored.
+        return answer_with_outcome(request, self._store.writer.begin_put(message))
 
     def _retry(self, record: Record, group: str, queues: int, level: int) -> Message:
         topic = self._topics.ensure(f"{RETRY_PREFIX}{group}", queues)
@@ -99,7 +83,11 @@ class SendBackProcessor:
     def _dead_letter(self, record: Record, group: str) -> Message:
         topic = self._topics.ensure(f"{DLQ_PREFIX}{group}", 1)
         topic_before, id_before = origin_of(record)
-        origin = {DELAY: None, DLQ_ORIGIN_TOPIC: topic_before, DLQ_ORIGIN_MESSAGE_ID: id_before}
+        origin = {
+            DELAY: None,
+            DLQ_ORIGIN_TOPIC: topic_before,
+            DLQ_ORIGIN_MESSAGE_ID: id_before,
+        }
         return self._copy(record, topic.topic_name, 0, origin)
 
     def _copy(
