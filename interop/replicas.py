@@ -83,7 +83,7 @@ async def follower_of(
     settings = FollowerSettings(HEARTBEAT_S, check_s=0.5, retry_s=0.2, retry_max_s=0.2)
     with BrokerStore.open(folder, config or replica_config(), system=SYSTEM) as store:
         epochs = EpochFile(SYSTEM, folder)
-        follower = Follower(store.log_copy(), epochs, client, SYSTEM.clock, settings)
+        follower = Follower(store.log_copy(), epochs, client, SYSTEM, settings)
         follower.start()
         follower.follow(MasterAddress(broker))
         try:

@@ -59,7 +59,6 @@ OPEN_MODES = {mode + binary for mode in ("r", "w", "a", "x", "r+", "w+") for bin
 # Modules that may do without the seam, and why.
 ALLOWED: dict[tuple[str, str], str] = {
     ("broker/background.py", "threading.Thread"): "the event loop of Broker.running()",
-    ("broker/services/ha_admission.py", "threading.Timer"): "not converted yet",
     ("broker/broker.py", "tempfile.TemporaryDirectory"): "Broker.running() without a folder",
     ("cli/compatibility_page.py", "read_text"): "writes a page of the documentation",
     ("cli/compatibility_page.py", "write_text"): "writes a page of the documentation",
@@ -98,7 +97,6 @@ ALLOWED: dict[tuple[str, str], str] = {
     ("pipeline/workers.py", "read_bytes"): "/proc of the executor",
     ("pipeline/workers.py", "read_text"): "/proc of the executor",
     ("replication/group/etcd_gateway.py", "threading.Lock"): "held for a few statements",
-    ("replication/replica/follower.py", "threading.Thread"): "not converted yet",
     ("store/root/folder.py", "threading.Lock"): "the locks of all stores of this process",
     (
         "tls/self_signed.py",

@@ -150,7 +150,7 @@ async def replica_in(
     client = RemotingClient()
     with BrokerStore.open(folder, config, system=SYSTEM) as store:
         epochs = EpochFile(SYSTEM, folder)
-        follower = Follower(store.log_copy(), epochs, client, SYSTEM.clock, settings)
+        follower = Follower(store.log_copy(), epochs, client, SYSTEM, settings)
         follower.follow(master)
         follower.start()
         try:

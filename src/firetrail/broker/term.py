@@ -258,7 +258,7 @@ class Term:
             config.ha_batch_size, config.ha_heartbeat_ms / 1000, config.ha_silence_ms / 1000, rate
         )
         clock = env.system.clock
-        admission = HAAdmission(live, env.guard, env.tls, clock)
+        admission = HAAdmission(live, env.guard, env.tls, env.system)
         loop = asyncio.get_running_loop()
         log, acks = self.store.log, self.store.replica_acks
         source = HASource(log, acks, limits, clock, env.system.threads, admission, loop)

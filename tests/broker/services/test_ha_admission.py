@@ -11,7 +11,7 @@ from tests.access.audit.test_audit_log import events
 from tests.broker.brokers import SMALL
 from tests.broker.pairs import QUICK, SLAVE
 from tests.client.clusters import until
-from tests.helpers import PATIENCE_S, ManualClock
+from tests.helpers import PATIENCE_S, ManualClock, eventually
 from tests.tls.authority import Authority
 
 from firetrail import Message
@@ -31,7 +31,7 @@ from firetrail.replication.ha.ha_frames import encode_authentication, encode_rep
 from firetrail.replication.ha.ha_source import AdmittedConnection
 from firetrail.settings.audit_settings import AuditSettings
 from firetrail.settings.settings_table import Live
-from firetrail.system import SYSTEM
+from firetrail.system import SYSTEM, System
 from firetrail.tls.client_tls import ClientTls
 from firetrail.tls.config import TlsConfig
 from firetrail.tls.server_tls import ServerTls
@@ -45,7 +45,7 @@ def admitted(
     guard: Guard | None, *sent: bytes, tls: ServerTls | None = None, **settings: Any
 ) -> AdmittedConnection:
     """Return what becomes of a connection on which a peer sends something."""
-    admission = HAAdmission(Live(BrokerConfig(**settings)), guard, tls, ManualClock())
+    admission = HAAdmission(Live(BrokerConfig(**settings)), guard, tls, System(clock=ManualClock()))
     here, there = socket.socketpair()
     with there:
         here.settimeout(PATIENCE_S)
@@ -163,7 +163,7 @@ def test_a_peer_that_takes_too_long_is_not_admitted(
 ) -> None:
     """The socket itself would wait longer, and a byte would make it wait again."""
     monkeypatch.setattr(ha_admission, "ADMISSION_S", 0.01)
-    admission = HAAdmission(Live(BrokerConfig()), guard_of(MASTER), None, ManualClock())
+    admission = HAAdmission(Live(BrokerConfig()), guard_of(MASTER), None, SYSTEM)
     here, there = socket.socketpair()
     with here, there:
         here.settimeout(PATIENCE_S)
@@ -172,15 +172,6 @@ def test_a_peer_that_takes_too_long_is_not_admitted(
             admission(here, "10.0.0.5:4711")
 
 
-def test_an_admitted_connection_has_no_time_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    begun: list[threading.Timer] = []
-
-    class Timer(threading.Timer):
-        def start(self) -> None:
-            begun.append(self)
-            super().start()
-
-    monkeypatch.setattr(threading, "Timer", Timer)
+def test_an_admitted_connection_has_no_time_limit() -> None:
     assert admitted(None, REPORT).first == REPORT
-    (timer,) = begun
-    assert timer.finished.is_set()
+    eventually(lambda: "firetrail-admission" not in {t.name for t in threading.enumerate()})

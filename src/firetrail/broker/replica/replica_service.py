@@ -54,7 +54,7 @@ class ReplicaService:
             parts.state.store.log_copy(),
             env.epochs,
             self._client,
-            env.system.clock,
+            env.system,
             FollowerSettings(
                 config.ha_heartbeat_ms / 1000,
                 config.ha_silence_ms / 1000,

@@ -7,7 +7,6 @@ master has access control. A Java broker can do neither, so that ``ha_java_peers
 from __future__ import annotations
 
 import socket
-import threading
 from collections.abc import Mapping
 from contextlib import suppress
 from functools import partial
@@ -27,7 +26,7 @@ from firetrail.replication.ha.ha_client import PURPOSE
 from firetrail.replication.ha.ha_frames import REPORT, authentication_size, decode_authentication
 from firetrail.replication.ha.ha_source import AdmittedConnection, HASocket
 from firetrail.settings.settings_table import Live
-from firetrail.system import Clock
+from firetrail.system import System
 from firetrail.tls.config import TlsMode
 from firetrail.tls.secure_socket import SecureSocket
 from firetrail.tls.server_tls import ServerTls
@@ -49,16 +48,16 @@ class HAAdmission:
         config: The settings in force.
         guard: Knows the users; None if there is no access control.
         tls: The TLS of the broker's ports; None for plaintext.
-        clock: The time.
+        system: The clock, and the threads.
     """
 
     def __init__(
-        self, config: Live[BrokerConfig], guard: Guard | None, tls: ServerTls | None, clock: Clock
+        self, config: Live[BrokerConfig], guard: Guard | None, tls: ServerTls | None, system: System
     ) -> None:
         self._live = config
         self._guard = guard
         self._tls = tls if tls is not None and tls.mode is not TlsMode.DISABLED else None
-        self._clock = clock
+        self._system = system
 
     def __call__(self, connection: socket.socket, address: str) -> AdmittedConnection:
         """Return the connection, with TLS if the peer uses it.
@@ -71,16 +70,15 @@ class HAAdmission:
             OSError: The connection is lost, TLS fails, or the peer takes too long.
             FiretrailError: The peer may not be served.
         """
-        is_late = threading.Event()
+        is_late, is_over = self._system.threads.event(), self._system.threads.event()
 
         def end() -> None:
-            is_late.set()
-            with suppress(OSError):
-                connection.shutdown(socket.SHUT_RDWR)
+            if not is_over.wait(ADMISSION_S):
+                is_late.set()
+                with suppress(OSError):
+                    connection.shutdown(socket.SHUT_RDWR)
 
-        timer = threading.Timer(ADMISSION_S, end)
-        timer.daemon = True
-        timer.start()
+        self._system.threads.thread("firetrail-admission", end).start()
         try:
             return self._admitted(connection, address)
         except OSError:
@@ -88,7 +86,7 @@ class HAAdmission:
                 raise TimeoutError(f"it was not admitted within {ADMISSION_S:g} s") from None
             raise
         finally:
-            timer.cancel()
+            is_over.set()
 
     def _admitted(self, connection: socket.socket, address: str) -> AdmittedConnection:
         admitted, certificate_user = self._secured(connection)
@@ -164,7 +162,7 @@ class HAAdmission:
         time_ms = number_in(fields.get("time"))
         if fields.get("purpose") != PURPOSE or time_ms is None:
             raise RequestError(NO_PERMISSION, "the signature is not one of a replica.")
-        if abs(time_ms - self._clock.now_ms()) > AGE_MAX_MS:
+        if abs(time_ms - self._system.clock.now_ms()) > AGE_MAX_MS:
             raise RequestError(NO_PERMISSION, "its time is too far from this broker's.")
         return user
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import threading
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -45,7 +44,7 @@ from firetrail.replication.replica.master_check import (
 from firetrail.replication.replica.missing_messages import MissingMessages
 from firetrail.store.log.replica_acks import NO_MEMBER
 from firetrail.store.log_copy import LogCopy
-from firetrail.system import Clock
+from firetrail.system import System, Threads
 from firetrail.text import human_time
 
 REQUEST_MAX_S = 24.0
@@ -113,7 +112,7 @@ class Follower:
         log: LogCopy,
         epochs: EpochFile,
         client: RemotingClient,
-        clock: Clock,
+        system: System,
         settings: FollowerSettings | None = None,
         divergence: str = "",
     ) -> None:
@@ -123,14 +122,14 @@ class Follower:
             log: The log of the replica.
             epochs: The epochs of the log, which a master in controller mode tells.
             client: Sends requests to the master's broker port.
-            clock: The time.
+            system: The clock, and the threads.
             settings: Intervals. Default: ``FollowerSettings()``.
             divergence: Why the log is known to differ from the master's. Default: empty.
         """
         self._log = log
         self._epochs = epochs
         self._client = client
-        self._clock = clock
+        self._clock, self._threads = system.clock, system.threads
         self._settings = settings or FollowerSettings()
         self._master: MasterAddress | None = None
         self._changed = asyncio.Event()  # another master is to be followed
@@ -145,9 +144,9 @@ class Follower:
         self._pause_s = self._settings.retry_s
         self._request_s = REQUEST_S
         self._is_silent = False  # nothing arrives over the connection, or arrived over the last one
-        self._missing = MissingMessages(clock.monotonic)
+        self._missing = MissingMessages(system.clock.monotonic)
         state = FollowerState.DIVERGED if divergence else FollowerState.WAITING
-        self._journal = FollowerJournal(clock, state, divergence)
+        self._journal = FollowerJournal(system.clock, state, divergence)
 
     # -- for the owner ------------------------------------------------------------------------
 
@@ -368,7 +367,7 @@ class Follower:
     async def _copy(self, connection: HAClient, master: Master) -> None:
         """Copy in a thread until the connection ends, and check meanwhile that the log grows."""
         began = self._clock.monotonic()
-        copying = asyncio.ensure_future(_in_thread(connection))
+        copying = asyncio.ensure_future(_in_thread(self._threads, connection))
         watching = asyncio.ensure_future(self._watch(connection, master))
         try:
             await asyncio.wait([copying, watching], return_when=asyncio.FIRST_COMPLETED)
@@ -463,7 +462,7 @@ async def _ignore(divergence: str) -> None:
     """Do nothing with the outcome of a comparison."""
 
 
-async def _in_thread(connection: HAClient) -> None:
+async def _in_thread(threads: Threads, connection: HAClient) -> None:
     """Run ``connection.follow`` in a thread of its own, because it may take for ever."""
     loop = asyncio.get_running_loop()
     ended: asyncio.Future[BaseException | None] = loop.create_future()
@@ -477,7 +476,7 @@ async def _in_thread(connection: HAClient) -> None:
         with suppress(RuntimeError):  # the loop was closed without waiting for the follower
             loop.call_soon_threadsafe(ended.set_result, failure)
 
-    threading.Thread(target=follow, name="firetrail-ha-client", daemon=True).start()
+    threads.thread("firetrail-ha-client", follow).start()
     failure = await ended
     if failure is not None:
         raise failure
