@@ -81,7 +81,7 @@ def typo_of(name: str, names: Iterable[str]) -> str:
 
 
 def edit_distance(one: str, other: str, most: int) -> int:
-    """Return how many letters must be changed, added, removed or swapped with their neighbour.
+    """Return the number of letters to change, add, remove or swap with their neighbour.
 
     The result is ``most`` + 1 if there are more than ``most``.
     """

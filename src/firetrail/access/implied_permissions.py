@@ -74,7 +74,7 @@ def group_need(group: str, *actions: Action) -> Requirement:
 
 
 def consumed(topic: str, group: str) -> Iterator[Requirement]:
-    """Yield what a group needs to consume a topic.
+    """Yield the permissions that a group needs to consume a topic.
 
     A retry topic may be consumed by its own group only.
 

@@ -196,7 +196,7 @@ class AccessSettings:
         return Path(self.acl_file or Path(home) / PLAIN_FILE)
 
     def access_policy(self, cluster: str) -> AccessPolicy:
-        """Return what the guard of a server checks; raise ConfigError for a wrong combination."""
+        """Return the checks of a server's guard; raise ConfigError for a wrong combination."""
         if self.acl and self.authentication:
             raise ConfigError(
                 "aclEnable",
@@ -220,7 +220,7 @@ class AccessSettings:
 
 
 def checked_policy(policy: AccessPolicy, *, authentication: bool) -> AccessPolicy:
-    """Return what is checked; raise ConfigError if it is permissions without signatures."""
+    """Return the checks; raise ConfigError for permissions without signatures."""
     if policy.authorization and not authentication:
         raise ConfigError(
             "authorizationEnabled",

@@ -213,6 +213,6 @@ signed fields. One that finds all its names finds all signed fields, because the
 
 
 def _stale_values(fields: Mapping[str, str], previous: str) -> bytes:
-    """Return what a Go client signs in a retry: the access key twice, and the last signature."""
+    """Return the text that Go clients sign in a retry: the access key twice, the last signature."""
     values = {**fields, SIGNATURE: previous, ACCESS_KEY: fields.get(ACCESS_KEY, "") * 2}
     return "".join([values[name] for name in sorted(values)]).encode("utf-8", "replace")

@@ -286,7 +286,7 @@ class Term:
         return handlers if self.relay is None else self.relay.around(handlers)
 
     def _relay_to(self, replica: ReplicaService) -> Relay:
-        """Return what passes requests on to the master of a slave."""
+        """Return the relay of requests to the master of a slave."""
         env = self.plan.env
 
         def master() -> str | None:

@@ -136,7 +136,7 @@ class TypeConflict(NamedTuple):
 def type_conflict(
     topic: str, attributes: Mapping[str, str] | None, properties: Mapping[str, str]
 ) -> TypeConflict | None:
-    """Return how a message with these properties conflicts with its topic; None if it fits.
+    """Return the conflict of a message with these properties with its topic; None if it fits.
 
     It fits every topic of retries and dead letters, and always if it was moved from another
     cluster.

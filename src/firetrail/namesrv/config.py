@@ -159,7 +159,7 @@ class NameServerConfig(ServerLimitSettings, AuditSettings, LogSettings):
         self.access_policy()
 
     def access_policy(self) -> AccessPolicy:
-        """Return what is checked; raise ConfigError for a wrong combination of settings."""
+        """Return the checks of the guard; raise ConfigError for a wrong combination of settings."""
         return checked_policy(AccessPolicy(self.authorization), authentication=self.authentication)
 
     @classmethod

@@ -173,7 +173,7 @@ class RouteAnswers:
     # -- from clients -------------------------------------------------------------------------
 
     def route(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
-        """Return where the queues of a topic are."""
+        """Return the route of a topic."""
         header = TopicHeader.decode(request.fields)
         route = self._routes.route(header.topic)
         if route is None:

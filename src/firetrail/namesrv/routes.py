@@ -294,7 +294,7 @@ class Routes:
     # -- topics -------------------------------------------------------------------------------
 
     def route(self, topic: str) -> TopicRouteData | None:
-        """Return where the queues of a topic are; None if there are none."""
+        """Return the route of a topic; None if it has no queues."""
         queues = self._topics.get(topic, {})
         brokers = [data for name in queues if (data := self.broker(name))]
         if not brokers:

@@ -49,7 +49,7 @@ class GuardedStep:
         self._since_success = 0
 
     async def run(self) -> Any:
-        """Return what the step returns, None if it fails."""
+        """Return the result of the step; None if it fails."""
         try:
             result = self._step()
             if isawaitable(result):

@@ -15,7 +15,7 @@ CONNECTIONS_LEAST = 64
 
 
 def files_max(descriptors: int) -> int:
-    """Return how many files of queues may be open.
+    """Return the limit of open files of queues.
 
     Args:
         descriptors: How many descriptors the process may have.
@@ -25,7 +25,7 @@ def files_max(descriptors: int) -> int:
 
 
 def connections_max(descriptors: int) -> int:
-    """Return how many connections all servers of the process may have together.
+    """Return the limit of the connections of all servers of the process together.
 
     Args:
         descriptors: How many descriptors the process may have.

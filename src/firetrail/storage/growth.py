@@ -19,7 +19,7 @@ class Growth:
         self.scattered = scattered
 
     def step(self, wrote: int) -> int:
-        """Return how many bytes to allocate when ``wrote`` bytes are used."""
+        """Return the number of bytes to allocate when ``wrote`` bytes are used."""
         return min(max(wrote, self.smallest), self.largest)
 
 

@@ -211,7 +211,7 @@ class SegmentQueue:
             segment.release_pages(min(end - segment.base, segment.size))
 
     def next_base(self, offset: int = 0) -> int:
-        """Return where the next segment starts; the first one of a queue contains ``offset``."""
+        """Return the start of the next segment; the first one of a queue contains ``offset``."""
         last = self.last
         return last.end if last else offset - offset % self.segment_size
 

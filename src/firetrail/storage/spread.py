@@ -89,7 +89,7 @@ class Spread:
         return True
 
     def path_of(self, base: int, size: int) -> Path:
-        """Return where the file is; if it was not found, where it will be created."""
+        """Return the path of the file, or the one at which it will be created."""
         found = self._found if self._found is not None else self.list()[0]
         return found.get(base) or next(self.places(base, size))
 

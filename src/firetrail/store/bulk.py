@@ -318,7 +318,7 @@ class BulkAppend:
         return AppendResult(self.messages, start, end)
 
     def _conclude(self, commit: Commit | None) -> None:
-        """Do what follows the commit; if it fails, the next opening of the store does it."""
+        """Finish after the commit; if this fails, the next opening of the store does it."""
         self._journal.conclude(commit)
         self.close()
         if self._committed:

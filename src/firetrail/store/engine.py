@@ -205,7 +205,7 @@ class Engine:
         )
 
     def _new_deriver(self) -> Deriver:
-        """Return what derives queues and index from what is appended from now on."""
+        """Return the deriver of queues and index for records that are appended from now on."""
         config, startup = self.config, self._startup
         batched = startup.batched
         policy = DerivePolicy(
@@ -243,7 +243,7 @@ class Engine:
         return unconfirmed and found_mark and not self.recovery.clean
 
     def withhold_tail(self) -> None:
-        """Let queues end where dispatch has arrived, and so hide what replicas have not confirmed.
+        """End the queues at the position of dispatch, to hide what replicas have not confirmed.
 
         They must not be read during this call.
         """

@@ -131,7 +131,7 @@ MOVE_IT = "move it out of the store"
 
 
 def advice(problems: Iterable[Problem], store: str) -> str | None:
-    """Return how a store with these problems is repaired; None if there are none."""
+    """Return the remedy for a store with these problems; None if there are none."""
     everything = list(problems)
     found = [problem for problem in everything if problem.kind not in TIMER_KINDS]
     if everything and not found:

@@ -78,7 +78,7 @@ class Files:
         os.close(descriptor)
 
     def descriptor_limit(self) -> int:
-        """Return how many files the process may have open."""
+        """Return the number of files that the process may have open."""
         soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         return soft if soft != resource.RLIM_INFINITY else 1 << 20
 

@@ -63,7 +63,7 @@ class SecureSocket:
         return data
 
     def recv_into(self, buffer: memoryview) -> int:
-        """Read what has arrived, as far as it fits; wait if there is nothing. Return the size."""
+        """Read the bytes that have arrived and fit, or wait for some. Return the size."""
         while not self._plain:
             if not self._receive() and not self._plain:
                 return 0

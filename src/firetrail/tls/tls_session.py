@@ -107,7 +107,7 @@ class TlsSession:
 
 
 def reason_of(error: ssl.SSLError) -> str:
-    """Return what OpenSSL says about an error, without its numbers and source lines."""
+    """Return OpenSSL's text about an error, without its numbers and source lines."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"certificate verify failed: {error.verify_message}"
     return (error.reason or str(error)).replace("_", " ").lower()

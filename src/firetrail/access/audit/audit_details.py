@@ -30,7 +30,7 @@ _ACCOUNT_LISTS = ("topicPerms", "groupPerms")
 
 
 def audit_details(request: RemotingCommand) -> dict[str, Any]:
-    """Return what a request is about.
+    """Return the subject of a request.
 
     The body of a request whose sender was not authenticated is not decoded.
 
@@ -73,7 +73,7 @@ def needed_names(needs: Iterable[Requirement]) -> dict[str, Any]:
 
 
 def created_user(user: User) -> dict[str, Any]:
-    """Return what the event of a request that creates a user, with its policies, would contain."""
+    """Return the content of the event of a request that creates a user with its policies."""
     acl = AclInfo.of(user)
     return {
         "request": request_name(Code.AUTH_CREATE_USER),

@@ -82,7 +82,7 @@ class AuditLog:
         self._strangers.start()
 
     def stop(self) -> None:
-        """Write what is left, and close the files. It is called in a thread."""
+        """Write the remaining events, and close the files. It is called in a thread."""
         if self._is_open:
             self._is_open = False
             self._known.put(EventKind.STOP, {})
@@ -192,7 +192,7 @@ class AuditLog:
             trail.put(EventKind.DENIED, event)
 
     def _trail_of(self, caller: Caller | None) -> AuditTrail:
-        """Return where the denied requests of a caller are recorded."""
+        """Return the trail of the denied requests of a caller."""
         return self._strangers if caller is None or caller.user is None else self._known
 
     def _is_first(self, connection: Connection, code: int) -> bool:

@@ -154,7 +154,7 @@ class AuditTrail:
         self._thread.start()
 
     def stop(self) -> None:
-        """Write what is left, and close the file. It is called in a thread."""
+        """Write the remaining events, and close the file. It is called in a thread."""
         if self._thread is None:
             return
         with self._news:

@@ -140,7 +140,7 @@ class RuntimeInfo:
         }
 
     def _damage_figures(self) -> dict[str, str]:
-        """Return how much damage there is, and how far the scrub of the log has come."""
+        """Return the amount of damage, and the progress of the scrub of the log."""
         damage, scrub = self._store.damage, self._store.log_scrub
         return {
             "damagedRecords": str(len(damage)),
@@ -194,7 +194,7 @@ class RuntimeInfo:
         return {name: " ".join(f"{each:.1f}" for each in values) for name, values in found.items()}
 
     def _capacities(self) -> dict[str, str]:
-        """Return how many requests of one kind may wait, and how many write buffers are free."""
+        """Return the limit of waiting requests of a kind, and the number of free write buffers."""
         running = self._limits.running
         codes = {
             "send": RequestCode.SEND_MESSAGE_V2,

@@ -133,7 +133,7 @@ class ConsumerFilters:
     # -- consumers ----------------------------------------------------------------------------
 
     def register(self, group: str, subscriptions: Iterable[SubscriptionData]) -> None:
-        """Note what the consumers of a group subscribe to."""
+        """Note the subscriptions of a group's consumers."""
         subscribed = set()
         for subscription in subscriptions:
             subscribed.add(subscription.topic)
@@ -212,7 +212,7 @@ class ConsumerFilters:
         return self._bloom.bitmap(bit for known in matching for bit in known.positions)
 
     def bits(self, topic: str, group: str, expression: str) -> FilterBits | None:
-        """Return what rules messages out for a group; None if its filter is not this one."""
+        """Return the filter bits of a group; None if its filter is not this one."""
         known = self._topics.get(topic, {}).get(group)
         if known is None or known.data.expression != expression:
             return None

@@ -120,7 +120,7 @@ class EpochFence:
     def _has_rival(self) -> bool:
         """Whether another master was registered that has the epoch of this one.
 
-        Brokers without an epoch have never been in a promotion, and are not told apart.
+        Brokers without an epoch have never been in a promotion, and cannot be told apart.
         """
         return 0 < self._env.epochs.number == self._rival[1]
 

@@ -108,7 +108,7 @@ class AdoptedSettings(Body):
 
     @classmethod
     def load(cls, system: System, folder: Path) -> Self | None:
-        """Return what the store of a replica was last saved with; None if it never was."""
+        """Return the settings that were last saved in the store of a replica; None without any."""
         saved = ConfigFile(system, folder, ADOPTED_JSON).load(cls)
         return saved if saved.settings else None
 
@@ -168,7 +168,7 @@ async def replica_settings(master: str, broker_id: int = FIRST_SLAVE_ID) -> Repl
 
 
 async def adopted_settings(master: str, access: Access | None = None) -> AdoptedSettings:
-    """Return what a replica has to adopt from the broker at ``master``.
+    """Return the settings that a replica has to adopt from the broker at ``master``.
 
     Args:
         master: ``host:port`` of the master's broker.

@@ -1,4 +1,4 @@
-"""Repairs of damaged records: good copies of them come from another broker with the same log.
+"""Repairs of damaged records with good copies from another broker that has the same log.
 
 The brokers of one name have the same log, so a record that is damaged on one is good on the others.
 That the logs are the same is not taken for granted: a copy is used only if the record that follows

@@ -16,7 +16,7 @@ from firetrail.replication.group.group_view import GroupView, InSyncSet
 from firetrail.system import System
 
 LEASES_MAX = 3
-"""For how many leases to wait until the master removes a member, after the time that a member may
+"""The number of leases to wait until the master removes a member, after the time that a member may
 lag: one to elect a master, if the member was the master, and one in case of another failure."""
 POLL_S = 1.0
 """The time to wait for a change of the group before the time is looked at again."""

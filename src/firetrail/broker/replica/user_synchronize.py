@@ -45,7 +45,7 @@ class UserSynchronize:
         self._not_before = 0.0
 
     async def copy(self, master: str) -> None:
-        """Take over what has changed at the broker at ``master``; log what could not be.
+        """Take over the changes at the broker at ``master``; log those that fail.
 
         Raises:
             OSError: The users cannot be saved.
@@ -88,7 +88,7 @@ class UserSynchronize:
         self._report(found)
 
     def _report(self, found: CopiedUsers) -> None:
-        """Log what needs a password.
+        """Log the changes that need a password.
 
         A user that is missing in one round only is being created: the master comes first.
         """

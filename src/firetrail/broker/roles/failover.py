@@ -60,7 +60,7 @@ class Switchable(Protocol):
         """Change the role; a new master begins an epoch."""
 
     async def rewind(self, master: MasterAddress, *, keep_confirmed: bool = False) -> None:
-        """Remove what a master does not have, while the broker is a slave."""
+        """Remove messages that a master does not have, while the broker is a slave."""
 
 
 def lease_keeper(
@@ -209,7 +209,7 @@ class Failover:
                     await self._changed.wait()
 
     async def _adapt(self, group: GroupStatus) -> None:
-        """Do what follows from the state of the group."""
+        """React to the state of the group."""
         broker = self._broker
         if broker.role is BrokerRole.SLAVE and group.epoch and not group.fenced_s:
             await self._promote(group)

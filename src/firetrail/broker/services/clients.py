@@ -195,7 +195,7 @@ class Clients:
             self._guard.check_again(connection, request)
 
     def silent_ms(self, client: Client) -> int:
-        """Return how long ago the client sent its last heartbeat."""
+        """Return the time (ms) since the last heartbeat of the client."""
         return int((self._now() - client.last_seen) * 1000)
 
     # -- requests -----------------------------------------------------------------------------

@@ -140,7 +140,7 @@ class LongPolling:
             self._loop.call_soon(self._arrived, news)
 
     def waiting(self, queue: QueueKey, group: str) -> int:
-        """Return how many pops of a group wait for the queue."""
+        """Return the number of pops of a group that wait for the queue."""
         return sum(held.group == group for held in self._held.get(queue, ()))
 
     def wake_later(self, group: str, queue: QueueKey, after_s: float = 0.0) -> None:

@@ -40,7 +40,7 @@ class TopicRouteInfoManager:
         self._routes: dict[str, tuple[float, TopicRouteData]] = {}
 
     async def route(self, topic: str) -> TopicRouteData | None:
-        """Return where the queues of a topic are, on all brokers; None if no name server knows."""
+        """Return the queues of a topic on all brokers; None if no name server knows."""
         now = asyncio.get_running_loop().time()
         known = self._routes.get(topic)
         if known is not None and now - known[0] < ROUTE_EXPIRY_S:

@@ -42,7 +42,7 @@ class ScrubService:
         await repeat(self.step, "the log cannot be checked for damage; will retry", _log)
 
     async def step(self) -> float:
-        """Read what one second allows, and return how many seconds to wait after it."""
+        """Read as much as one second allows, and return the seconds to wait afterwards."""
         rate = self._store.config.scrub_bytes_per_second
         if rate == 0:
             return OFF_S

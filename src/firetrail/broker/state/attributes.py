@@ -116,7 +116,7 @@ def altered_of_group(
 
 
 def priority_factor(attributes: Mapping[str, str] | None) -> int:
-    """Return how many percent of the pops of a group take messages with high priorities first."""
+    """Return the percentage of a group's pops that take messages with high priorities first."""
     factor = number_in((attributes or {}).get("priority.factor"), 0)
     return PRIORITY_FACTOR if factor is None else factor
 

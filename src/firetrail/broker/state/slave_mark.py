@@ -19,7 +19,7 @@ SLAVE_JSON = "firetrailSlave.json"
 
 
 def full_name(config: BrokerConfig) -> str:
-    """Return how notes name a broker: by its cluster and its name, separated by ``/``."""
+    """Return the name of a broker in notes: its cluster and its name, separated by ``/``."""
     return f"{config.cluster}/{config.name}"
 
 

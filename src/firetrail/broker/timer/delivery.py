@@ -175,5 +175,5 @@ class TimerDelivery:
 
 
 def rolled_times(record: Record) -> int:
-    """Return how often a message was stored again because its time was too far away."""
+    """Return the number of times that a message was stored again, as its time was too far away."""
     return number_in(get_property(record.raw_properties, TIMER_ROLL_TIMES), 0, INT32_MAX) or 0

@@ -164,7 +164,7 @@ class TimerFiles:
             self.wheel.put(unit.slot_ms, slot.first, unit.previous, waiting)
 
     def _mismatch(self) -> str:
-        """Return how the last unit differs from the last record, nothing if it does not."""
+        """Return the difference of the last unit from the last record; empty if there is none."""
         last = self._store.queues.unit(TIMER_TOPIC, TIMER_QUEUE, self.queue_offset - 1)
         if self.log.end <= self.log.first or last is None:
             return ""

@@ -64,7 +64,7 @@ class TimerWaiting(NamedTuple):
 
 
 def timer_waiting(view: StoreView) -> TimerWaiting | None:
-    """Return what waits, as of the last save; None if the store has no timer messages."""
+    """Return the waiting messages as of the last save; None if the store has no timer messages."""
     raw = _read_check(view)
     if raw is None or not (view.root / WHEEL).exists():
         return None
@@ -281,5 +281,5 @@ class TimerInspection:
 
 
 def _units_before(end: int, start: int, size: int) -> int:
-    """Return how many units of a file are before the position ``end``."""
+    """Return the number of units of a file before the position ``end``."""
     return min(max(end - start, 0) // UNIT.size, units_per_file(size))

@@ -238,7 +238,7 @@ class TimerService:
         return self.read_ms if self._slot is None else self._slot.time_ms
 
     def waiting_at(self, time_ms: int) -> int:
-        """Return how many messages wait in a slot."""
+        """Return the number of messages that wait in a slot."""
         try:
             slot = self._files.wheel.get(time_ms) if self._files.is_open else None
         except WheelDamagedError as error:

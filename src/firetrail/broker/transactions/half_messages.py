@@ -104,12 +104,12 @@ def producer_of(
 
 
 def checks_of(properties: Mapping[str, str]) -> int | None:
-    """Return how often the producer was asked before this copy; None for the first copy."""
+    """Return the number of checks before this copy; None for the first copy."""
     return number_in(properties.get(TRANSACTION_CHECK_TIMES), 0, INT32_MAX)
 
 
 def identity_of(properties: Mapping[str, str]) -> Identity | None:
-    """Return what all copies of a half message have in common, None if it has no unique key."""
+    """Return the identity that all copies of a half message share; None if it has no unique key."""
     unique = properties.get(UNIQ_KEY)
     topic, group = properties.get(REAL_TOPIC, ""), properties.get(PGROUP, "")
     return (topic, group, unique) if unique else None

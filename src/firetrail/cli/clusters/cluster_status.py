@@ -154,7 +154,7 @@ def _row(view: MemberView) -> list[object]:
 
 
 def _lag(view: MemberView) -> int | None:
-    """Return how far a replica is behind; None for a master, or if it is not known."""
+    """Return the lag of a replica; None for a master, or if it is not known."""
     if view.status is None or view.status.follower is None or view.status.follower.lag < 0:
         return None
     return view.status.follower.lag

@@ -49,7 +49,7 @@ class Lag(NamedTuple):
 
     @property
     def ahead(self) -> int:
-        """Count how far the group is beyond the end of the queue: new messages it would skip."""
+        """The number of new messages that a group beyond the end of the queue would skip."""
         return max((self.committed or 0) - self.end, 0)
 
 

@@ -190,7 +190,7 @@ def is_disk_full(group: GroupReport) -> bool:
 
 
 def state_of(status: ReplicaStatus) -> tuple[MemberState, str]:
-    """Return what a broker is doing, and why.
+    """Return the state of a broker, and the reason.
 
     Args:
         status: Its answer.

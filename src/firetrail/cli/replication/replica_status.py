@@ -131,7 +131,7 @@ async def _ask(address: str) -> _BrokerStatus:
 
 
 async def _java_status(client: RemotingClient, address: str) -> ReplicaStatus:
-    """Return what a broker of RocketMQ tells."""
+    """Return the status of a broker of RocketMQ."""
     command = RemotingCommand(RequestCode.GET_BROKER_CONFIG)
     settings = parse_properties((await client.ask(address, command)).content.decode("utf-8"))
     command = RemotingCommand(RequestCode.GET_BROKER_RUNTIME_INFO)

@@ -74,7 +74,7 @@ def run(args: argparse.Namespace) -> ExitCode:
 
 
 def _changes(args: argparse.Namespace) -> dict[str, Any]:
-    """Return what to create or to change; a password is asked for before anything is sent."""
+    """Return the user to create or to change; a password is asked for before anything is sent."""
     if args.action == "create":
         return {
             "password": passwords.new_password(args.password_file, args.user),

@@ -349,7 +349,7 @@ class Session:
         self._greeted = greeted  # only now: if this is cancelled, no broker may have got it
 
     def losses(self, address: str) -> int:
-        """Return how often the connection to a peer was lost.
+        """Return the number of lost connections to a peer.
 
         After a loss the broker may have restarted, and then knows neither this client nor its
         locks.

@@ -142,7 +142,7 @@ def encode_blank(remaining: int) -> bytes:
 
 
 def units_per_file(file_size: int) -> int:
-    """Return how many units a file of the log has; the blank after them needs some room."""
+    """Return the number of units in a file of the log; the blank after them needs some room."""
     return (file_size - BLANK.size) // UNIT.size
 
 

@@ -42,7 +42,7 @@ _TIME_MAX = cython.declare(cython.longlong, 2**62)
 def _entries_at(
     length: cython.Py_ssize_t, slots: cython.longlong, entries: cython.longlong
 ) -> cython.Py_ssize_t:
-    """Return where the entries of a file start; raise ValueError if the file is too short."""
+    """Return the position of the entries of a file; raise ValueError if it is too short."""
     if (
         slots <= 0
         or slots > _INT_MAX

@@ -158,7 +158,7 @@ class Picker:
         self._slots[slot] = number + 1
 
     def seen(self, number: cython.Py_ssize_t) -> int:
-        """Return how many records were in the range of queue ``number``, picked or not."""
+        """Return the number of records in the range of queue ``number``, picked or not."""
         if not 0 <= number < self._count:
             raise IndexError(f"queue {number} of {self._count}")
         return self._queues[_WIDTH * number + _SEEN]

@@ -151,7 +151,7 @@ class QueueStreamReader(StreamReader):
     def _between(
         self, view: StoreView, start: TopicOffsets, end: TopicOffsets
     ) -> tuple[list[QueueRange], list[QueuePart]]:
-        """Return what is between two offsets: ranges without messages, and parts with some.
+        """Return the parts between two offsets: ranges without messages, and parts with some.
 
         A queue that is not in ``start`` is new, and read from its first message.
         """

@@ -132,7 +132,7 @@ def completed(settings: Settings, group: SubscriptionGroupConfig | None) -> Sett
 
 
 def backoff_of(group: SubscriptionGroupConfig) -> RetryPolicy:
-    """Return how often a message is delivered to a group, and after which delays."""
+    """Return the number of deliveries of a message to a group, and their delays."""
     policy = group.retry_policy.for_clients
     if isinstance(policy, ExponentialRetryPolicy):
         exponential = ExponentialBackoff(

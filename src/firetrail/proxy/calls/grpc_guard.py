@@ -144,7 +144,7 @@ class GrpcGuard:
         self._now_ms = now_ms
 
     def authenticated(self, name: str, call: Call, request: Any = None) -> Caller:
-        """Return who makes a call; raise ProxyError if the call is not signed by a known user.
+        """Return the caller; raise ProxyError if the call is not signed by a known user.
 
         A call on the white list need not be signed. If it is, its user counts nevertheless: the
         other calls of the client are those of this user.
@@ -260,7 +260,7 @@ class GrpcGuard:
             )
 
     def caller(self, name: str, call: Call, request: Any) -> Caller:
-        """Return who makes a call, after all checks; raise ProxyError if it is refused."""
+        """Return the caller, after all checks; raise ProxyError if it is refused."""
         return self.authorize(name, call, self.authenticated(name, call, request), request)
 
     def _check_age(self, date_time: str) -> None:

@@ -163,7 +163,7 @@ def _permission(queues: QueueData) -> Permission:
 
 
 def endpoints_of(call: Call, used: Endpoints) -> Endpoints:
-    """Return where a client reaches the proxy.
+    """Return the endpoints at which a client reaches the proxy.
 
     Args:
         call: The call of the client.

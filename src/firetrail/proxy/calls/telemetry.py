@@ -318,7 +318,7 @@ def refuse(stream: Stream, error: ProxyError) -> None:
 
 
 def _ending(code: int) -> StatusCode:
-    """Return how a stream ends because of an error with a code of RocketMQ."""
+    """Return the end of a stream for an error with a code of RocketMQ."""
     if code == Code.UNAUTHORIZED:
         return StatusCode.PERMISSION_DENIED
     if code == Code.TOO_MANY_REQUESTS:

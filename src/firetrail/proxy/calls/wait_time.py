@@ -25,7 +25,7 @@ REMEMBERED, REMEMBERED_LENGTH = 1024, 256
 
 
 def poll_s(call: Call, asked: Duration | None, settings: Settings | None) -> float:
-    """Return how long a receive waits.
+    """Return the time that a receive waits.
 
     Args:
         call: the call, which may have a deadline.

@@ -140,7 +140,7 @@ class Output:
             self._send_queued(self._ready.popitem(last=False)[1])
 
     def _send_queued(self, stream: Http2Stream) -> None:
-        """Send what a stream may send in one turn, and note whether it is ready for another."""
+        """Send the data of one turn of a stream, and note whether it is ready for another turn."""
         turn = _TURN
         queue = stream.queue
         assert queue is not None

@@ -48,7 +48,7 @@ class PastStreams:
             self._next = (self._next + 1) % REMEMBERED
 
     def end_of(self, stream_id: int) -> End | None:
-        """Return how a stream ended; None if it is forgotten or was never opened."""
+        """Return the end of a stream; None if it is forgotten or was never opened."""
         reset = self._new_resets.get(stream_id) or self._old_resets.get(stream_id)
         if reset is None and stream_id in self._complete:
             return End.COMPLETE

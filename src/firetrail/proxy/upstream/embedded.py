@@ -98,7 +98,7 @@ class EmbeddedBroker:
         return self._broker.groups.get(group)
 
     def route(self, topic: str) -> TopicRouteData:
-        """Return where the queues of a topic are in this broker.
+        """Return the queues of a topic in this broker.
 
         Raises:
             RequestError: The topic does not exist.

@@ -36,7 +36,7 @@ class Brokers(Protocol):
         """Names of topics, besides those of every cluster, that are reserved for the system."""
 
     def route(self, topic: str) -> TopicRouteData | Awaitable[TopicRouteData]:
-        """Return where the queues of a topic are.
+        """Return the route of a topic.
 
         Raises:
             RequestError: The topic does not exist (TOPIC_NOT_EXIST).

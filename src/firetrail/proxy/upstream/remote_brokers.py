@@ -75,7 +75,7 @@ class KnownSettings(Generic[T]):
         self._known: dict[str, CachedAnswer[T]] = {}
 
     def get(self, name: str) -> CachedAnswer[T] | None:
-        """Return what is known about a name; None if nothing is, or if it is too old."""
+        """Return the known answer about a name; None if there is none, or if it is too old."""
         known = self._known.get(name)
         return known if known is not None and self._now() < known.until else None
 
@@ -131,7 +131,7 @@ class ClusterBrokers:
     # -- what a proxy asks --------------------------------------------------------------------
 
     def route(self, topic: str) -> Awaitable[TopicRouteData]:
-        """Return where the queues of a topic are."""
+        """Return the route of a topic."""
         return self._session.route(topic)
 
     async def topic(self, topic: str) -> TopicConfig | None:

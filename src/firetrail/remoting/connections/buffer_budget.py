@@ -54,7 +54,7 @@ class BufferBudget:
         """Bytes of connections on which no request has succeeded."""
 
     def note(self, owner: BufferOwner, size: int, *, progress: bool) -> None:
-        """Note how many bytes a connection keeps.
+        """Note the number of bytes that a connection keeps.
 
         Args:
             owner: The connection.

@@ -69,7 +69,7 @@ def _with_remedy(error: TlsError) -> TlsError:
 
 
 def _remedy(failure: str) -> str:
-    """Return what to do about a failed handshake; empty if the failure says it."""
+    """Return the remedy for a failed handshake; empty if the failure names it."""
     if "certificate required" in failure:
         return "; name one in FIRETRAIL_TLS_CERT and its key in FIRETRAIL_TLS_KEY"
     if "alert unknown ca" in failure:

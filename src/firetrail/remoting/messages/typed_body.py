@@ -143,7 +143,7 @@ def loads(raw: bytes, what: str, dialect_max: int = DIALECT_MAX) -> Any:
 
 
 def _plan(kind: type[Body]) -> tuple[_Member, ...]:
-    """Return how the fields of a body are encoded; computed once per class."""
+    """Return the encoding of a body's fields; computed once per class."""
     plan = _PLANS.get(kind)
     if plan is None:
         plan = _PLANS[kind] = tuple(_members(kind))

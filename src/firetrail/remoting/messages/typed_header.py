@@ -47,7 +47,7 @@ _KINDS = {int: "a 32-bit number", Long: "a 64-bit number"}
 
 
 def _plan(kind: type[Header]) -> tuple[_Field, ...]:
-    """Return how the fields of a header are encoded; computed once per class."""
+    """Return the encoding of a header's fields; computed once per class."""
     plan = _PLANS.get(kind)
     if plan is None:
         plan = _PLANS[kind] = tuple(_fields(kind))

@@ -162,7 +162,7 @@ class Acceptor(Generic[C]):
         return True
 
     def share(self, connection: C) -> AddressShare | None:
-        """Return what the address of a connection uses; None if it is not connected."""
+        """Return the share of a connection's address; None if it is not connected."""
         return self._shares.get(connection)
 
     def _sweep(self) -> Coroutine[None, None, None]:

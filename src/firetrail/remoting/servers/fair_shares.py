@@ -85,11 +85,11 @@ class FairShares:
         self.total = 0
 
     def __len__(self) -> int:
-        """Return how many holders there are, with their groups."""
+        """Return the number of holders, with their groups."""
         return len(self._held) + len(self._of_groups)
 
     def held(self, holder: ShareHolder) -> int:
-        """Return how many a holder has; for its group, if it is for one."""
+        """Return the count of a holder, or of its group if it has one."""
         if holder.group:
             return self._of_groups.get((holder.name, holder.group), 0)
         return self._held.get(holder.name, 0)
@@ -128,7 +128,7 @@ class FairShares:
             self._of_groups[key] = self._of_groups.get(key, 0) + count
 
     def give_back(self, holder: ShareHolder, count: int = 1) -> None:
-        """Count what a holder has no more."""
+        """Subtract what a holder has released."""
         self.total -= count
         _subtract(self._held, holder.name, count)
         if holder.group:

@@ -46,7 +46,7 @@ class ConnectionSlots:
         self._of_process.add(self)
 
     def __len__(self) -> int:
-        """Return how many slots are taken."""
+        """Return the number of taken slots."""
         return len(self._occupants)
 
     def take(self, newcomer: Occupant) -> str | None:

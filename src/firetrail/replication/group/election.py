@@ -253,7 +253,7 @@ class Election:
         return found[1] if found is not None and found[0] == self._member else None
 
     def report(self, log_end: int) -> MemberReport | None:
-        """Return what the member has to tell the others; None if there is nothing to tell.
+        """Return the report of the member to the others; None if there is nothing to report.
 
         Args:
             log_end: The end of the member's log.
@@ -306,7 +306,7 @@ class Election:
             self.until = self._sent_at + self._timing.ttl_s - self._timing.margin_s
 
     def _learn(self, view: GroupView) -> None:
-        """Keep what an accepted state says."""
+        """Keep the facts of an accepted state."""
         state, before = view.in_sync, self.memory
         if state is None or not state.lineage.group:
             return

@@ -136,7 +136,7 @@ class MemberFile:
             self._save(NOTHING_SEEN)
 
     def remember(self, memory: GroupMemory) -> None:
-        """Keep what the member has seen, durably. Nothing is written if it is known.
+        """Save what the member has seen, unless it is saved already.
 
         Raises:
             OSError: The file cannot be written.

@@ -350,7 +350,7 @@ class LeaseKeeper:
             work()
 
     def _report_due(self) -> MemberReport | None:
-        """Return what the other members have to be told: a report, None, or ``_TOLD``."""
+        """Return the report for the other members, None, or ``_TOLD``."""
         election, store, number = self._election, self._store, self._member.number
         if store is None or not self._own_number.is_own:
             return _TOLD

@@ -93,7 +93,7 @@ class Lineage:
 
 
 NO_PAST = Lineage()
-"""That of a group that does not exist yet, or of a release that kept no past."""
+"""The lineage of a group that does not exist yet, or of a release that kept none."""
 
 
 def _id_of(nonce: str, own: Lineage, before: str, members: frozenset[int], offset: int) -> str:

@@ -81,7 +81,7 @@ class MemberNumber:
             _log.error("this broker cannot be a member of the group: %s", self.obstacle(view))
 
     def news(self, view: GroupView) -> Callable[[], None] | None:
-        """Return what tells the other members the address, None if they know it.
+        """Return the operation that tells the others the address; None if they know it.
 
         Args:
             view: The state of the group.

@@ -32,7 +32,7 @@ class StrayEntry:
         self._since = 0.0
 
     def removal(self, now: float, view: GroupView) -> Callable[[], GroupView] | None:
-        """Return what deletes the entry, None if there is none, or if it is too early.
+        """Return the operation that deletes the entry; None if there is none, or too early.
 
         Args:
             now: The time, in seconds.

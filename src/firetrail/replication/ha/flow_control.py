@@ -24,7 +24,7 @@ class TransferRate:
         self._bucket = TokenBucket(BURST_MIN, 0, now)
 
     def allowance(self, now: float) -> int | None:
-        """Return how many bytes may be sent now; None if there is no limit.
+        """Return the number of bytes that may be sent now; None if there is no limit.
 
         It is 0 until half of a burst may be sent, because small transfers are inefficient.
         """

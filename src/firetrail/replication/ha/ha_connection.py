@@ -117,7 +117,7 @@ class HAConnection:
         self._reader.start()
 
     def wake(self) -> None:
-        """Send what is new; in the event loop, with all that it puts in this iteration."""
+        """Send new records; in the event loop, with all that it puts in this iteration."""
         if get_ident() != self._loop_thread or self._loop_socket is None:
             self._wake.set()
         elif not self._sends_soon:

@@ -44,9 +44,9 @@ check of the first record fails.
 
 
 def log_end(offset: int) -> int:
-    """Return where a log ends of which a peer says that it ends at ``offset``.
+    """Return the end of a peer's log, which it reported as ``offset``.
 
-    No log ends at FROM_THE_START: a peer that says so has an empty one.
+    FROM_THE_START means an empty log.
     """
     return 0 if offset == FROM_THE_START else offset
 
@@ -81,7 +81,7 @@ def identity_number(identity: str) -> int:
 
 
 def encode_introduction(member: int, identity: int = NO_IDENTITY) -> bytes:
-    """Return what a Firetrail replica sends to a Firetrail master before its first report.
+    """Return the frame with which a Firetrail replica introduces itself to a Firetrail master.
 
     Args:
         member: The number of the replica in its group; 0 if it is in none.
@@ -91,7 +91,7 @@ def encode_introduction(member: int, identity: int = NO_IDENTITY) -> bytes:
 
 
 def encode_authentication(fields: Mapping[str, str]) -> bytes:
-    """Return what a replica sends first, if its master requires signatures."""
+    """Return the first frame of a replica whose master requires signatures."""
     content = json.dumps(fields).encode()
     return AUTHENTICATION + len(content).to_bytes(4, "big") + content
 
@@ -133,7 +133,7 @@ def encode_header(offset: int, size: int) -> bytes:
 
 
 def encode_confirmation(offset: int) -> bytes:
-    """Return what tells a replica that it may show the log before ``offset``."""
+    """Return the frame that lets a replica show the log before ``offset``."""
     return encode_header(~offset, 0)
 
 

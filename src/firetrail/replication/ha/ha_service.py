@@ -52,7 +52,7 @@ class HAService:
         self._port.on_connected = self._serve
 
     def wake(self) -> None:
-        """Send what is new in the log to all replicas."""
+        """Send new records of the log to all replicas."""
         for connection in self._connections:
             connection.wake()
 

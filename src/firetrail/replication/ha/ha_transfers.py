@@ -129,7 +129,7 @@ class HATransfers:
         return content
 
     def _header(self, transfer: Transfer, now: float) -> bytes:
-        """Return what precedes the bytes of the log, and count the whole transfer."""
+        """Return the header of a transfer, and count the whole transfer."""
         header = self._confirmation() + encode_header(*transfer)
         self._count(len(header) + transfer.size, now)
         return header

@@ -135,7 +135,7 @@ class MasterSession:
         return requested
 
     def next_transfer(self, now: float, allowance: int = BODY_MAX) -> Transfer | None:
-        """Return what to send now, or None if nothing is due.
+        """Return the transfer to send now, or None if nothing is due.
 
         A transfer never crosses the end of a file.
 

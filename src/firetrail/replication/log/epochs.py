@@ -45,7 +45,7 @@ class Epoch(NamedTuple):
 
 
 def check_epochs(epochs: Sequence[Epoch]) -> str | None:
-    """Return what is wrong with a list of epochs, None if it is valid."""
+    """Return the fault of a list of epochs; None if it is valid."""
     for epoch in epochs:
         if not (0 <= epoch.number <= NUMBER_MAX and 0 <= epoch.start_offset <= OFFSET_MAX):
             return f"epoch {epoch.number} from offset {epoch.start_offset} is out of range"

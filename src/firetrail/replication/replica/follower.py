@@ -233,7 +233,7 @@ class Follower:
                 await self._fail(FollowerState.FAILED, error)
 
     def _reset(self) -> None:
-        """Forget what is known of the master before."""
+        """Forget everything about the former master."""
         self._changed.clear()
         self._pause_s = self._settings.retry_s
         self._request_s = REQUEST_S

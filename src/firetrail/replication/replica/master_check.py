@@ -110,7 +110,7 @@ class MasterConfig(NamedTuple):
 
 
 def sign_remedy(error: RequestError) -> str:
-    """Return what to do about a master's refusal; empty if its access control is not the reason.
+    """Return the remedy for a master's refusal; empty if its access control is not the reason.
 
     Args:
         error: The answer of the master.
@@ -231,7 +231,7 @@ class Master:
         return await self._ask(RequestCode.GET_BROKER_RUNTIME_INFO)
 
     async def record(self, offset: int) -> bytes | None:
-        """Return what the master has at ``offset``; None if no record begins there.
+        """Return the master's record at ``offset``; None if none begins there.
 
         A Java master takes the bytes there for the size of a record. If none begins there, it
         returns any bytes, more bytes than an answer may have, or an error of the Java library.

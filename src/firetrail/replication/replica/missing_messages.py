@@ -22,7 +22,7 @@ class MissingMessages:
         self._has_warned = False
 
     def note(self, status: FollowerStatus) -> None:
-        """Note where both logs begin now."""
+        """Note the present beginnings of both logs."""
         now = self._now()
         if not status.missing:
             self._since = None

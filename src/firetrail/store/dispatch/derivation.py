@@ -233,7 +233,7 @@ class Derivation:
     def derive_all(
         self, segments: list[Segment], start: int, end: int, check: Check
     ) -> Iterator[Step]:
-        """Yield what is derived from all records from ``start`` to ``end``, step by step.
+        """Yield the steps that are derived from all records from ``start`` to ``end``.
 
         Ends with the first step that stops for another reason than a full step or the end of a
         file.

@@ -223,7 +223,7 @@ class Dispatcher:
         """Dispatch what the log has, or wait for more; return False after the last round.
 
         A stop that is requested during a round does not make it the last one: messages may have
-        been appended between its look at the log and the stop.
+        been appended between its check of the log and the stop.
         """
         is_last = self._stopping
         try:

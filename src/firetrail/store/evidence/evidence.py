@@ -112,7 +112,7 @@ class Evidence:
         return False
 
     def _samples(self) -> Iterator[Step]:
-        """Yield what is derived from the sampled records of the log."""
+        """Yield the units and entries derived from the sampled records of the log."""
         few = Derivation(self._policy, rows=SAMPLED_ROWS)
         many = Derivation(self._policy)
         segments = self._log.segments

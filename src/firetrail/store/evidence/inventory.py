@@ -117,7 +117,7 @@ class Inventory(NamedTuple):
         return self.durable_offset <= watermark.durable_offset
 
     def listed_queues(self, *, listed: bool, closed: bool) -> ListedQueues:
-        """Return what this proves about queues.
+        """Return the queues that this proves.
 
         Args:
             listed: Whether the inventory describes the store as it was left.
@@ -159,7 +159,7 @@ def index_sizes(system: System, root: Path) -> dict[str, int]:
 
 
 def read_inventory(system: System, root: Path) -> Inventory:
-    """Return what was written last; an empty inventory if that cannot be read."""
+    """Return the inventory that was written last; an empty one if it cannot be read."""
     path = root / INVENTORY
     try:
         return _decoded(system.files.read(path))

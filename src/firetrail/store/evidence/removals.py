@@ -77,7 +77,7 @@ def _known_begin(known: Inventory, *, clean: bool) -> int:
 def find_removal(
     system: System, root: Path, known: Inventory, begin: int, min_offset: MinOffset, *, clean: bool
 ) -> Removal | None:
-    """Return what is missing at the beginning of the log, which is not empty.
+    """Return the part that is missing at the beginning of the log, which is not empty.
 
     ``known`` must be current.
     """

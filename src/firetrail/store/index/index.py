@@ -151,7 +151,7 @@ class Index:
         return found
 
     def plan_cut(self, log_end: int, trusted: bool, has_record: Callable[[int], bool]) -> IndexCut:
-        """Return what to keep of the newest files: whole entries of records before ``log_end``.
+        """Return the part of the newest files to keep: whole entries of records before ``log_end``.
 
         If ``trusted``, everything before ``log_end`` is known to have been synced. Otherwise only
         what is found counts, without the last record, which may lack some of its keys. Bytes that a

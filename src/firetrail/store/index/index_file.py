@@ -136,7 +136,7 @@ class IndexFile:
             raise _not_an_index_file(self.segment.path, error) from error
 
     def kept_before(self, log_end: int) -> int:
-        """Return how many entries, from the first on, are whole and point before ``log_end``."""
+        """Return the number of first entries that are whole and point before ``log_end``."""
         written = max(self.segment.data_end - entry_at(self.slots, 0), INDEX_ENTRY.size)
         limit = min(-(-written // INDEX_ENTRY.size), self.entries)
         return count_entries(self.segment.view, self.slots, limit, log_end)

@@ -57,7 +57,7 @@ def queue_gaps(view: StoreView, topic: str, queue_ids: Iterable[int]) -> Iterato
 
 
 def _noted_extents(view: StoreView) -> Mapping[QueueKey, QueueExtent]:
-    """Return what the last owner recorded about queues, if that was Firetrail."""
+    """Return the extents of queues that the last owner recorded, if that was Firetrail."""
     known = read_inventory(view.system, view.root)
     is_current = known.is_current(view.state is StoreState.CLOSED, view.watermark)
     return known.queues if is_current and not last_held_by_java(view.system, view.root) else {}

@@ -88,7 +88,7 @@ def is_torn(view: StoreView, damage: Damage) -> bool:
 
 
 def _look_at_end(view: StoreView) -> Damage | None:
-    """Return what is at the end of the log if it is neither zeros nor the end of the file."""
+    """Return the damage at the end of the log; None for zeros or the end of the file."""
     stop, _ = view.log.scan_one(view.end, Check.RECORD)
     segment = view.log.find(view.end)
     data = view.log.look(segment) if segment is not None else None
@@ -118,7 +118,7 @@ def _is_missed(view: StoreView, found: Damage | None) -> bool:
 
 
 def _with_next_record(view: StoreView, found: Damage | None) -> Damage | None:
-    """Return what is at the end of the log, together with the next good record, if any."""
+    """Return the damage at the end of the log, together with the next good record, if any."""
     later = _next_record(view)
     segment = view.log.find(view.end)
     if later is None or segment is None:
@@ -165,7 +165,7 @@ def _lost_log(view: StoreView) -> Damage | None:
 
 
 def _known_end(view: StoreView) -> int:
-    """Return how far queues, index and watermark say that the log reached."""
+    """Return the end of the log according to queues, index and watermark."""
     pointers = view.record_pointers()
     known = max((pointer.physical_offset + (pointer.size or 0) for pointer in pointers), default=0)
     return max(known, view.watermark.durable_offset if view.watermark is not None else 0)

@@ -182,7 +182,7 @@ class StoreView:
         return cls(Path(path), config, system, exclusive=exclusive, known=known, topics=topics)
 
     def known(self, queues: Iterable[QueueKey] = ()) -> ViewFindings:
-        """Return what another view needs to see the same store.
+        """Return the findings with which another view sees the same store.
 
         Args:
             queues: The queues that the other view will read; none by default.
@@ -389,7 +389,7 @@ class StoreView:
         return unit is not None and unit.physical_offset == physical_offset
 
     def catalog(self) -> Catalog:
-        """Return what the broker's files say about the topics."""
+        """Return the facts about topics in the broker's files."""
         is_java = last_held_by_java(self.system, self.root)
         known = Inventory() if is_java else read_inventory(self.system, self.root)
         closed = self.state is StoreState.CLOSED

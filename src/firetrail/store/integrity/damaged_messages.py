@@ -26,7 +26,7 @@ _log = logging.getLogger(__name__)
 
 
 def damage_at(log: SegmentQueue, queue: ConsumeQueue, offset: int) -> StoreDamagedError:
-    """Return what is wrong with the message at a queue offset: its record, or its unit.
+    """Return the damage of the message at a queue offset: of its record, or its unit.
 
     A unit that fits between its neighbours is considered good.
     """
@@ -55,7 +55,7 @@ def record_damage(
 
 
 def _contradiction(log: SegmentQueue, queue: ConsumeQueue, offset: int) -> str:
-    """Return what the record of a unit says that its unit does not; empty if they agree."""
+    """Return the contradiction between a unit and its record; empty if they agree."""
     unit = queue.unit(offset)
     record = record_at(log, unit.physical_offset) if unit is not None else None
     return contradiction(log, queue, offset, record) if record is not None else ""

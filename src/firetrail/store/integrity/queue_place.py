@@ -24,7 +24,7 @@ def compared_with(queue: ConsumeQueue) -> tuple[bytes, int]:
 
 
 def contradiction(log: SegmentQueue, queue: ConsumeQueue, offset: int, record: memoryview) -> str:
-    """Return what a record says that its unit does not; empty if they agree.
+    """Return the contradiction between a unit and its record; empty if they agree.
 
     Args:
         log: The log.
@@ -46,7 +46,7 @@ def contradiction(log: SegmentQueue, queue: ConsumeQueue, offset: int, record: m
 def misplacement(
     log: SegmentQueue, queues: QueueTable, record: memoryview
 ) -> tuple[str, QueueUnit] | None:
-    """Return how a record that was found without its unit contradicts it, and the unit.
+    """Return the contradiction of a record that was found without its unit, and that unit.
 
     The unit is searched for by the position of the record. Without one, nothing is known: the topic
     may have been deleted since. Returns None then, and if they agree.

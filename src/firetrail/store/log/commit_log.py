@@ -159,10 +159,10 @@ class CommitLog:
 
     @property
     def sendable_offset(self) -> int:
-        """Physical offset of the end of what replicas may get.
+        """The physical offset up to which replicas may get the log.
 
-        With SYNC_FLUSH that is what is on disk: after a power cut a replica would otherwise have
-        records that its master has lost, and could not follow it any more.
+        With SYNC_FLUSH it is the end of the synced part: after a power cut a replica would
+        otherwise have records that its master has lost, and could not follow it any more.
         """
         return self.flushed_offset if self._sync else self.readable_offset
 

@@ -134,7 +134,7 @@ class ViewLog(SegmentQueue):
                 yield Problem(self.relative(other), 0, base, ProblemKind.FILE_OVERLAP, detail)
 
     def length_of(self, segment: Segment) -> int:
-        """Return how many bytes of the segment belong to the log."""
+        """Return the number of bytes of the segment that belong to the log."""
         following = bisect_right(self._bases, segment.base)
         length = min(segment.size, self.segment_size)
         if following < len(self._bases):

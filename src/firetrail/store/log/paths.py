@@ -72,7 +72,7 @@ def log_folders(files: Files, root: Path) -> tuple[Path, ...]:
 def log_spread(
     files: Files, root: Path, full_above: Callable[[], float] = lambda: 1.0
 ) -> Spread | None:
-    """Return where the files of a log are; None if they are in ``commitlog/`` alone."""
+    """Return the folders of a log; None if they are in ``commitlog/`` alone."""
     paths = recorded_paths(files, root)
     return paths.spread(files, full_above) if paths is not None else None
 

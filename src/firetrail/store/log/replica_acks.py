@@ -18,7 +18,7 @@ set."""
 
 
 def copies_needed(config: StoreConfig, connected: int, *, in_group: bool) -> int:
-    """Return how many copies of a message there must be, the master's own included.
+    """Return the number of required copies of a message, with the master's own.
 
     Args:
         config: The settings of the store.
@@ -152,7 +152,7 @@ class ReplicaAcks:
     def require(self, members: frozenset[int]) -> None:
         """Confirm messages only if these members of the group have them, from now on.
 
-        Whatever was confirmed before the call may lack them.
+        Messages that were confirmed before the call may be missing on them.
         """
         with self._guard:
             self._required = members
@@ -161,7 +161,7 @@ class ReplicaAcks:
             self.on_progress()
 
     def by_member(self) -> dict[int, int]:
-        """Return where the logs of the connected members end, by number."""
+        """Return the ends of the connected members' logs, by number."""
         with self._guard:
             return self._by_member()
 
@@ -201,7 +201,7 @@ class ReplicaAcks:
         ]
 
     def in_sync(self, end: int) -> int:
-        """Return how many replicas are connected and not too far behind ``end``."""
+        """Return the number of connected replicas that are not too far behind ``end``."""
         with self._guard:
             return sum(self.is_in_sync(ack.offset, end) for ack in self._counted())
 
@@ -298,14 +298,14 @@ class ReplicaAcks:
         return True
 
     def _possible(self) -> list[int]:
-        """Return where the logs of replicas end, as if all that may differ did; longest first."""
+        """Return the ends of the logs of all replicas that may differ, longest first."""
         counted = self._counted()
         may_differ = (ack for ack in self._acks.values() if isinstance(ack.replica, SharedAddress))
         others = [ack for ack in may_differ if not any(ack is each for each in counted)]
         return sorted((ack.offset for ack in (*counted, *others)), reverse=True)
 
     def _confirmed_by_required(self) -> int:
-        """Return where the shortest log of the required members ends; 0 if they are not known."""
+        """Return the end of the shortest log of the required members; 0 if they are not known."""
         if self._required is None:
             return 0 if self._in_group else OFFSET_MAX
         ends = self._by_member()

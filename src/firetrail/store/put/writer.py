@@ -67,7 +67,7 @@ class Durability:
         self._flusher.add(ThreadWaiter(end, self._threads))
 
     def begin(self, result: PutResult, started: float) -> PutResult | Awaitable[PutResult]:
-        """Return what waits. If replicas are all there is to wait for, no coroutine is needed.
+        """Return the waiting result. If it waits for replicas only, it needs no coroutine.
 
         Args:
             result: Where the message was stored.

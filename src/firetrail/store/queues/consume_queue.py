@@ -388,7 +388,7 @@ class ConsumeQueue:
         return end - keep
 
     def withhold(self, log_offset: int) -> None:
-        """Show no more units of records at or after ``log_offset`` until they are appended again.
+        """Hide the units of records at or after ``log_offset`` until they are appended again.
 
         They stay on disk, and the next message gets the same queue offset as before.
         """

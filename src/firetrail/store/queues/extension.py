@@ -223,7 +223,7 @@ class QueueExtension:
             last.wrote_to(size)
 
     def _fresh(self, after: int, end: int) -> int:
-        """Return where a first file begins so that no unit of the queue points into it.
+        """Return a beginning of a first file into which no unit of the queue points.
 
         Addresses grow with the queue, and by less than 32 KiB per message, so those that the first
         units of a queue of ``end`` units may still have are smaller.

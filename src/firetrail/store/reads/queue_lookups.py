@@ -90,7 +90,7 @@ class QueueLookups:
         return queue.record_bytes(first, end) if queue is not None else 0
 
     def unconfirmed(self, topic: str) -> int:
-        """Return how many messages of a topic lack the confirmation of replicas."""
+        """Return the number of messages of a topic that lack the confirmation of replicas."""
         if self._log.shown_offset >= self._log.max_offset:
             return 0
         queues = [self._table.open(topic, queue_id) for queue_id in self.of(topic)]

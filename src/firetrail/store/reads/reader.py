@@ -71,7 +71,7 @@ class _Get(NamedTuple):
 
 
 def _good_neighbour(queue: ConsumeQueue, numbers: range, start: int, end: int, default: int) -> int:
-    """Return where the first of some units points to within ``start..end``, or ``default``."""
+    """Return the offset in ``start..end`` of the first such record, or ``default``."""
     units = (queue.unit(number) for number in numbers)
     places = (unit.physical_offset for unit in units if unit is not None and unit.is_written)
     return next((place for place in places if start <= place < end), default)

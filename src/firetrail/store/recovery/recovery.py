@@ -172,7 +172,7 @@ class Recovery:
         return row is not None and _end(row) == end and not any(following)
 
     def _start(self, clean: bool, watermark: Watermark | None, checkpoint: Checkpoint) -> int:
-        """Return where the scan of the log begins; queues and index are certain before it."""
+        """Return the beginning of the scan of the log; queues and index are certain before it."""
         first = self._log.min_offset
         if clean:
             return self._last_in_queues(first)

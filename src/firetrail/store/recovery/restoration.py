@@ -142,7 +142,7 @@ class Restoration:
     # -- before recovery: what can be seen from names and lengths ------------------------------
 
     def find_lost(self, *, listed: bool) -> LostParts:
-        """Return what lacks files and what was being derived again, without opening a queue.
+        """Return the queues that lack files or were being derived again, without opening one.
 
         If the inventory is valid (``listed``), everything that it names must exist.
         """
@@ -162,7 +162,7 @@ class Restoration:
         return LostParts(frozenset(queues), whole_index and self._index is not None)
 
     def _expected(self, known: Inventory) -> dict[QueueKey, QueueExtent]:
-        """Return what the queues must hold now, given what retention may have removed."""
+        """Return the content that queues must have, as far as retention cannot have removed it."""
         if self._log.min_offset == known.log_begin:
             return dict(known.queues)
         return {key: QueueExtent(OFFSET_MAX, extent.end) for key, extent in known.queues.items()}
@@ -191,7 +191,7 @@ class Restoration:
         return not is_removed and not self._catalog.is_deleted(topic, offset)
 
     def find_more(self, report: RecoveryReport, delays: DelayLevels) -> LostParts:
-        """Return what else is missing in queues that were brought up to the end of the log."""
+        """Return the other gaps in queues that were brought up to the end of the log."""
         if not self._log.segments:
             return LostParts()
         evidence = Evidence(self._log, report.end, self._queues, delays, self._is_missed)

@@ -24,7 +24,7 @@ class Startup:
     def __init__(
         self, parts: StoreParts, abort: AbortFile, log_paths: LogPaths | None, *, by_java: bool
     ) -> None:
-        """Read what the last process has left.
+        """Read the state that the last process has left.
 
         Args:
             parts: Log, queues and index, which are not loaded yet.
@@ -113,7 +113,7 @@ class Startup:
         return report, recovery.policy
 
     def _check(self) -> Check:
-        """Return how closely recovery checks records."""
+        """Return the extent to which recovery checks records."""
         if not self._config.check_crc_on_recover:
             return Check.NONE
         # RocketMQ 4.9 leaves an existing abort file as it is and does not seal records.

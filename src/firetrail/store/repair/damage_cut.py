@@ -55,7 +55,7 @@ def damage_to_cut(view: StoreView, faults: LogFaults | None = None) -> Damage:
 
 
 def find_cut(view: StoreView, faults: LogFaults | None = None) -> DamageCut:
-    """Return where to cut a log; raise StoreError if it is not damaged."""
+    """Return the position at which to cut a log; raise StoreError if it is not damaged."""
     damage = damage_to_cut(view, faults)
     begin = damage.physical_offset
     return DamageCut(

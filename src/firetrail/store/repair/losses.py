@@ -78,7 +78,7 @@ def _short_file(view: StoreView) -> Damage | None:
 
 
 def _fault_of(part: RecordBatch | Damage, last: int) -> Damage | None:
-    """Return what is wrong with a part of the log; ``last`` is the record before it."""
+    """Return the damage of a part of the log; ``last`` is the record before it."""
     found = part.failed if isinstance(part, RecordBatch) else part
     if found is None or found.kind is ProblemKind.BLANK_SIZE:  # that size is never read
         return None
@@ -101,7 +101,7 @@ def known_end(view: StoreView) -> int:
 
 
 def loss_behind(view: StoreView, damage: Damage) -> Loss:
-    """Return what a log that ends before some damage has lost."""
+    """Return the loss of a log that ends before some damage."""
     begin = damage.physical_offset
     loss = Loss(begin, begin, damage.detail)
     for pair in sorted(view.tails):
@@ -169,9 +169,9 @@ def find_deleted(view: StoreView) -> DeletedRecords:
 
 
 def _beginnings(view: StoreView) -> dict[QueueKey, int]:
-    """Return where message 0 of each queue is, or was before the log was damaged.
+    """Return the position of message 0 of each queue, before the log was damaged, from the units.
 
-    The units say so. One that points into a good record is damaged, and is ignored.
+    A unit that points into a good record is damaged, and is ignored.
     """
     found: dict[QueueKey, int] = {}
     end = known_end(view)

@@ -180,7 +180,7 @@ class _Work:
             yield view
 
     def _clear_leftovers(self) -> None:
-        """Remove what killed repairs have created and not put in place."""
+        """Remove files that killed repairs have created and not put in place."""
         for kept in self._root.glob(f"{REPAIR_PREFIX}*"):
             for made in kept.glob(f"{BUILD_FOLDER}*"):
                 self._files.remove_tree(made)
@@ -370,14 +370,14 @@ class _Work:
         self._done.append(f"{shown_path(self._root, path)} is now in {self._kept.name}")
 
     def _place(self, path: Path) -> Path:
-        """Return where a file is kept; log files of other folders are kept in ``commitlog``."""
+        """Return the place of a file; log files of other folders are kept in ``commitlog``."""
         if path.is_relative_to(self._root):
             return self._kept / path.relative_to(self._root)
         return self._kept / COMMIT_LOG / path.name
 
 
 def _with_former(left_out: Iterable[OmittedMessages], more: Counter[str]) -> list[OmittedMessages]:
-    """Return what was left out, and further messages of former topics."""
+    """Return the omitted messages, and further ones of former topics."""
     found = {each[:2]: each for each in left_out}
     for topic, count in more.items():
         known = found.get((topic, Reason.FORMER))

@@ -55,7 +55,7 @@ class Numbering:
             runs.append(Run(old, new, 1))
 
     def new_offset(self, topic: str, queue_id: int, offset: int) -> int:
-        """Return where a reader continues, so that it reads nothing twice and skips nothing."""
+        """Return the offset at which a reader continues, so that it repeats and skips nothing."""
         runs = self._runs.get((topic, queue_id))
         if not runs:
             return offset

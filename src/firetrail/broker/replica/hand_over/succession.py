@@ -50,7 +50,7 @@ class Succession:
         self._reminders = Reminders(asyncio.get_running_loop().time)
 
     def look(self, group: GroupStatus) -> None:
-        """Do what follows from the state of the group; called regularly."""
+        """React to the state of the group; called regularly."""
         broker, holder = self._broker, group.holder
         if broker.replica is not None:
             is_named = group.successor == broker.config.ha_member

@@ -37,7 +37,7 @@ _log = logging.getLogger(__name__)
 
 
 def unfinished_remark(saved: SavedRole, own: str, reason: str = "") -> str:
-    """Return what is known of an unfinished hand-over, and the remedy; empty if there is none.
+    """Return a remark about an unfinished hand-over, with the remedy; empty if there is none.
 
     Args:
         saved: The saved role of one of the two brokers.
@@ -167,7 +167,7 @@ class UnfinishedHandOver:
         return True
 
     def _known_outcome(self, status: ReplicaStatus, note: HandOverNote) -> str:
-        """Return how the hand-over has ended without this broker; empty if it has not."""
+        """Return the outcome of the hand-over without this broker; empty if there is none."""
         if status.role != BrokerRole.SLAVE.value:
             return "it is the master"
         found = status.hand_over

@@ -93,7 +93,7 @@ class Stage:
             ) from error
 
     def add(self, runs: Iterable[DerivedRun], entries: Iterable[array[int] | memoryview]) -> None:
-        """Add what was derived from the next records."""
+        """Add units and entries derived from the next records."""
         for run in runs:
             key = run.topic, run.queue_id
             piece = self._growing.get(key)

@@ -80,7 +80,7 @@ class Checker:
 
 
 def check_tail(view: StoreView, findings: Findings, damaged: DamagedRanges) -> TornTail | None:
-    """Check what follows the end of the log; return the torn tail, if it is one."""
+    """Check the bytes after the end of the log; return the torn tail, if it is one."""
     tail = read_tail(view)
     if tail.found is None:
         return None

@@ -120,7 +120,7 @@ class LogCheck:
             self._damaged.add(batch.failed.physical_offset, end)
 
     def _rows_to_check(self, batch: RecordBatch) -> int:
-        """Return how many of the rows can be compared with queues and index.
+        """Return the number of rows that can be compared with queues and index.
 
         A record with a wrong body is compared; a wrong property CRC may be about any field.
         """

@@ -101,7 +101,7 @@ class QueueChecks:
         return None
 
     def finish(self, existing: Iterable[QueueKey], absent: Container[QueueKey] = ()) -> None:
-        """Check what is left in the ``existing`` queues when the log is done.
+        """Check the rest of the ``existing`` queues after the end of the log.
 
         The ``absent`` queues were deleted with their topic, so they rightly do not exist.
         """
