@@ -39,7 +39,7 @@ def is_internal(topic: str) -> bool:
 
 
 def topic_need(topic: str, *actions: Action) -> Requirement:
-    """Return the need for one of the actions on a topic, whatever kind of topic it is.
+    """Return the need for one of the actions on a topic of any kind.
 
     The last 4,096 are kept, but none with a name that is too long for a topic: clients choose the
     names.

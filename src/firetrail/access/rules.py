@@ -169,7 +169,7 @@ def _is_admin(actions: Iterable[Action]) -> bool:
 
 
 def _send(header: type[SendHeader]) -> Rule:
-    """A rule for a send: a message, or a batch if the header says so, whatever the code.
+    """A rule for a send: a message, or a batch if the header says so, with any code.
 
     The properties in the header count for each message of a batch.
     """
@@ -201,7 +201,7 @@ def _names_light_queues(batch: bytes | memoryview) -> bool:
 
 
 def _reply(header: type[SendHeader]) -> Rule:
-    """A rule for a reply, which is pushed to a producer, whatever topic it is stored in."""
+    """A rule for a reply, which is pushed to a producer, and stored in any topic."""
     send = _send(header)
 
     def needs(asked: ReceivedRequest) -> Iterator[Requirement]:

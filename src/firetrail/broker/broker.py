@@ -445,7 +445,7 @@ class Broker:
         await self._parts.transactions.check()
 
     def ask(self, connection: Connection, request: RemotingCommand) -> Answer:
-        """Answer a request of this process, in whatever role the broker is at the moment.
+        """Answer a request of this process, in the present role of the broker.
 
         Args:
             connection: Represents the client, until :meth:`closed` is called with it.

@@ -1,7 +1,7 @@
 """Steps that are repeated until they are cancelled, and survive their failures.
 
 Every loop of a server that does something regularly is one of these: a loop that ends at its first
-exception ends unseen, and whatever it kept tidy grows from then on.
+exception ends unseen, and what it kept small grows from then on.
 """
 
 import asyncio

@@ -15,7 +15,7 @@ class FileChanges(NamedTuple):
 
     live: dict[str, Any]
     """The new values of settings that take effect at run time, by their names; a setting that is
-    not in the file any more has its default."""
+    no longer in the file has its default."""
     restart: list[str]
     """The keys of settings that need a restart of the server."""
 

@@ -3,7 +3,7 @@
 Touching a page for the first time costs more than everything else in an append, and creating a file
 requires a sync of its folder. One thread does both before the appender gets there: it allocates and
 faults in the next step of the active segment, and creates the next segment when the active one is
-half full. The appender itself allocates whatever is not ready in time. A failure in the background
+half full. The appender itself allocates what is not ready in time. A failure in the background
 is therefore not reported: the appender meets the same error when it needs the space.
 """
 

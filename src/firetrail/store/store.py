@@ -426,7 +426,7 @@ class Store(StoreStatus):
             self._wait_dispatched(end, CATCH_UP_S)
 
     def delete_expired(self, *, forced: bool = False) -> int:
-        """Delete expired files of the log now, whatever ``delete_when`` says.
+        """Delete expired files of the log now, regardless of ``delete_when``.
 
         Args:
             forced: Whether to delete files that have not expired as well, but never the active one;

@@ -9,7 +9,7 @@ A pattern is a kind of name, a colon, and a text with at most one asterisk. The 
 the asterisk is the name of the user. Without an asterisk, it is the whole name. The first pattern
 that matches a name of the certificate counts.
 
-An ambiguous certificate names no user, whatever the patterns are: one with several common names, or
+An ambiguous certificate names no user, with any patterns: one with several common names, or
 one of which a pattern selects several users.
 """
 

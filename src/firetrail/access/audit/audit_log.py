@@ -209,7 +209,7 @@ def _failure(code: int, reason: str) -> dict[str, Any]:
 
 
 def _denial(caller: Caller | None, request: str, reason: str) -> tuple[str, str]:
-    """Return the user of a request, and what it was denied, from whatever address."""
+    """Return the user of a request, and what it was denied, from any address."""
     if caller is None:
         return "", ""
     return caller.user_name, f"{request} {reason.replace(caller.source, '')}"

@@ -2,9 +2,9 @@
 
 Every promotion begins an epoch with a larger number than all before, and a master registers with
 the number of its epoch (RocketMQ's ``stateVersion``). A master that learns of a larger number
-refuses messages until it is promoted again or becomes a slave, and does not register any more. It
-learns so from the answers of Firetrail's name servers. Others only tell the address of the master
-they know, which is then asked.
+refuses messages until it is promoted again or becomes a slave, and no longer registers. It learns
+so from the answers of Firetrail's name servers. Others only tell the address of the master they
+know, which is then asked.
 
 Two brokers can begin the same number, if one was promoted while the other could not know of it. Of
 two such masters, the one that finds the other registered refuses messages.

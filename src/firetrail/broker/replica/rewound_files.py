@@ -9,7 +9,7 @@ from firetrail.system import System
 
 
 def settle_rewound(system: System, folder: Path) -> str:
-    """Let a closed store follow after its rewind: it has not diverged, and is no master any more.
+    """Let a closed store follow after its rewind: it has not diverged, and is no longer a master.
 
     Call this when the rewind is complete. After a crash in between, the store still counts as
     diverged or promoted, and the rewind can be repeated.

@@ -115,7 +115,7 @@ class RoleFile:
         return self.saved
 
     def discard_outdated(self) -> None:
-        """Remove a role that does not count any more. The caller must have the store open."""
+        """Remove a role that no longer counts. The caller must have the store open."""
         saved = self._file.load(SavedRole)
         if saved.role and not self._counts(saved):
             _log.warning(

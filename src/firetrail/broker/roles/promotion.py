@@ -246,7 +246,7 @@ class Promotion:
             )
 
     async def _take_over(self, role: BrokerRole | None, *, override: bool) -> None:
-        """Become the master if the present one is lost; with ``override``, whatever it says."""
+        """Become the master if the present one is lost; with ``override``, in any case."""
         try:
             present = await self._present_master()
             if present.obstacle and not override:

@@ -111,7 +111,7 @@ class Terms:
         """Let changes of the role wait until the first term has started, or has failed to.
 
         Requests for a change are answered as soon as the ports are open. A change that did not wait
-        would end the first term while it starts, and its services would start all the same.
+        would end the first term while it starts, and its services would start nevertheless.
         """
         async with self._changing:
             yield

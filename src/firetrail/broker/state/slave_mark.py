@@ -3,7 +3,7 @@
 A slave copies tables that may lag behind its log, and does not write the log itself. A master that
 opens such a store therefore has to do the work of a promotion first: recover the tables and begin
 an epoch, by which a former master is fenced. The mark is in the store's own folder, so this holds
-whatever made the broker a master: a command, an edit of ``broker.conf``, or a start after a crash
+for all ways to become a master: a command, an edit of ``broker.conf``, or a start after a crash
 in the middle of a promotion.
 """
 

@@ -1,6 +1,6 @@
 """Data in the folder of a Java broker that Firetrail does not use.
 
-The broker starts all the same and logs a line about each kind. Data without which it would only
+The broker starts nevertheless and logs a line about each kind. Data without which it would only
 seem to work is refused instead (:mod:`firetrail.broker.unsupported`).
 """
 

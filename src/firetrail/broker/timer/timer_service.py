@@ -368,7 +368,7 @@ class TimerService:
                 self._put |= self._counted(self._delivery.deliver(record, due, NEVER_ENQUEUED))
             self._files.pass_over(entry)
         elif offset < self._rebuilding_to and self._delivery.was_rolled(record):
-            self._files.pass_over(entry)  # whatever the window was when it was stored again
+            self._files.pass_over(entry)  # also if the window has changed since it was stored again
         else:
             slot_ms, magic = self._placement.slot_of(max(due, self.read_ms), current_ms)
             magic |= DELETES if is_mark else 0

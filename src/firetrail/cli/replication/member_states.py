@@ -59,7 +59,7 @@ class Advice(NamedTuple):
     """The meaning of a state for the operator."""
 
     is_well: bool
-    """Whether the member does what it is for."""
+    """Whether the member serves its purpose."""
     what_to_do: str
     """One line; empty if there is nothing to do."""
 
@@ -171,7 +171,7 @@ class GroupStates:
 
     @property
     def is_complete(self) -> bool:
-        """Whether there is a master, and all members do what they are for."""
+        """Whether there is a master, and all members serve their purpose."""
         return self.master is not None and all(each.advice.is_well for each in self.members)
 
     @property

@@ -69,7 +69,7 @@ def run(args: argparse.Namespace) -> ExitCode:
 
 
 async def _rewind(args: argparse.Namespace) -> tuple[RewindResult, str]:
-    """Return a report, and the role of a master that the store does not have any more."""
+    """Return a report, and the role of a master that the store no longer has."""
     client = RemotingClient()
     try:
         master = Master(client, MasterAddress(args.of))

@@ -83,7 +83,7 @@ class Admin(UserAdmin):
 
         Args:
             group: the name of the group, for the default settings, or its settings.
-            orderly: whether gRPC clients get the messages in order, whatever the settings say.
+            orderly: whether gRPC clients get the messages in order, regardless of the settings.
                 Remoting clients decide that themselves. Default: False, as the settings say.
         """
         config = SubscriptionGroupConfig(group) if isinstance(group, str) else group

@@ -202,13 +202,13 @@ class Session:
         body: Payload = b"",
         timeout_s: float = REQUEST_S,
     ) -> RemotingCommand:
-        """Return the response of a broker, whatever its code."""
+        """Return the response of a broker, with any code."""
         return await self.pass_on(address, _command(code, header, body), timeout_s)
 
     async def pass_on(
         self, address: str, command: RemotingCommand, timeout_s: float = REQUEST_S
     ) -> RemotingCommand:
-        """Forward a request to a broker, and return the response, whatever its code."""
+        """Forward a request to a broker, and return the response, with any code."""
         self._check_connected()
         try:
             answer = await self._client.request(address, command, timeout_s)

@@ -1,6 +1,6 @@
 """The catalogue of the files and folders in the root of a store.
 
-Whatever has to know them derives it from here: which folder is a store, which names in it are
+Other modules derive from here which folder is a store, which names in it are
 foreign, and in which order a backup copies them.
 """
 

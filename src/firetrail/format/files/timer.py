@@ -37,7 +37,7 @@ BLANK_MAGIC = 0xCBD43194
 CHECK_FIELDS = Struct(">7q")
 CHECK_SIZE = 4096
 WHEEL_SLOTS = 2 * 7 * 86_400
-"""The number of slots in a wheel, whatever a slot's duration is."""
+"""The number of slots in a wheel, for all durations of a slot."""
 WINDOW_MAX = 7 * 86_400 - 60
 """Maximum number of slots between the write of a message and its slot."""
 WAIT_MAX_MS = (1 << 31) - 1

@@ -77,7 +77,7 @@ class Picker:
     ``queues`` are (topic, queue id, begin, end, position of the unit of ``begin`` in ``units``):
     only records in these ranges are picked. A record must have one of ``tags``, and ``key`` as one
     of its keys or its unique key. Store times (ms) are from ``since`` up to ``until``.
-    ``dispatched`` excludes records that have no unit, whatever queues are available.
+    ``dispatched`` excludes records that have no unit, even if their queues are not available.
     """
 
     _names: cython.const[cython.uchar][::1]

@@ -1,4 +1,4 @@
-"""The partitions of a read, whichever place their splits are read from."""
+"""The partitions of a read, whose splits are read from a store or from brokers."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 

@@ -56,7 +56,7 @@ def read_split(
 
     Args:
         split: The part of a store to read.
-        columns: The columns to return. Every record is verified, whichever columns are read.
+        columns: The columns to return. Every record is verified completely.
         permissive: Skip damaged records.
         decompress: Decompress bodies.
         allow_loss: Skip records that retention deleted after planning.

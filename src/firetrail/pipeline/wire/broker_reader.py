@@ -61,7 +61,7 @@ def read_wire(
 ) -> Iterator[pa.RecordBatch]:
     """Yield the messages of a split, range by range, each range in order.
 
-    Every record is verified, whichever columns are read. A damaged one, and one that a broker left
+    Every record is verified completely. A damaged one, and one that a broker left
     out, raises StoreDamagedError; ``permissive`` skips records with a wrong checksum, and those
     left out. Bodies are decompressed if ``decompress``. Messages that were deleted, or that a
     topic lacks by its nature, raise DataLostError unless ``allow_loss``.

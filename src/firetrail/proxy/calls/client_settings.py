@@ -1,6 +1,6 @@
 """The settings of clients: what a client sends, checked, and completed by the server.
 
-How often and in which order a group consumes is a matter of the group, whatever a client sends.
+How often and in which order a group consumes is a matter of the group, not of a client.
 Clients get these values from the server and follow them.
 """
 

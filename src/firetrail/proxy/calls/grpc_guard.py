@@ -206,7 +206,7 @@ class GrpcGuard:
         return self._permitted(name, call, caller, request)
 
     async def check_again(self, name: str, call: Call, request: Any) -> None:
-        """Check a call that has waited; raise ProxyError if it is not allowed any more.
+        """Check a call that has waited; raise ProxyError if it is no longer allowed.
 
         A broker does the same for its own waiting requests, but does not know the users of a proxy
         of its own. Their file is read every few seconds only, so it is read first if it has

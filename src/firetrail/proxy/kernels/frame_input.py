@@ -32,7 +32,7 @@ class FrameHandler(Protocol):
     """The receiver of frames."""
 
     is_over: bool
-    """Whether the rest of the bytes does not matter any more."""
+    """Whether the rest of the bytes no longer matters."""
 
     def on_frame(self, kind: int, flags: int, stream_id: int, payload: bytes) -> None:
         """Handle a frame other than HEADERS and CONTINUATION."""

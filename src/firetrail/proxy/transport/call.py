@@ -77,7 +77,7 @@ class ProtobufMessage(ResponseMessage, Protocol):
 
 
 class Call(Protocol):
-    """One call of a client, whatever transport carries it.
+    """One call of a client, over any transport.
 
     Attributes:
         caller: Who makes the call; None before the check, or without access control.

@@ -130,7 +130,7 @@ class EmbeddedBroker:
     def request(
         self, client: ProxyClient, broker: str, command: RemotingCommand
     ) -> RemotingCommand | Awaitable[RemotingCommand]:
-        """Ask the broker on behalf of a client, and return its response, whatever the code.
+        """Ask the broker on behalf of a client, and return its response, with any code.
 
         Raises:
             ProxyError: The broker has another name.

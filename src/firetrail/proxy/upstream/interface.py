@@ -53,7 +53,7 @@ class Brokers(Protocol):
     def request(
         self, client: ProxyClient, broker: str, command: RemotingCommand
     ) -> RemotingCommand | Awaitable[RemotingCommand]:
-        """Ask a broker on behalf of a client, and return its response, whatever the code.
+        """Ask a broker on behalf of a client, and return its response, with any code.
 
         Args:
             client: The client; brokers see its address and id.

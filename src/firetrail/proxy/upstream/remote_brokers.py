@@ -177,7 +177,7 @@ class ClusterBrokers:
     async def request(
         self, client: ProxyClient, broker: str, command: RemotingCommand
     ) -> RemotingCommand:
-        """Ask the broker of a name, and return its response, whatever the code."""
+        """Ask the broker of a name, and return its response, with any code."""
         command.language = client.language
         command.fields = dict(command.fields)
         field = WAITING_FIELDS.get(command.code)

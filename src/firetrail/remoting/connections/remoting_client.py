@@ -119,7 +119,7 @@ class RemotingClient:
     async def request(
         self, address: str, command: RemotingCommand, timeout_s: float = REQUEST_S
     ) -> RemotingCommand:
-        """Return the response of a peer, whatever its code; raise OSError if there is none."""
+        """Return the response of a peer, with any code; raise OSError if there is none."""
         connection = await self.connect(address)
         try:
             return await connection.request(command, timeout_s)

@@ -1,4 +1,4 @@
-"""Log lines about errors that nobody expects, whichever server or handler meets them.
+"""Log lines about unexpected errors, for all servers and handlers.
 
 A peer that has found a way to cause one must not fill the disk, so they are limited by kind.
 """

@@ -69,8 +69,8 @@ class StepDownHeader(Header):
 class LogRecordsHeader(Header):
     """GET_LOG_RECORDS: good records of the log, or the mark at the end of a file.
 
-    ``offset`` is the physical offset of the first one, and ``size`` the most bytes to send; one
-    record is sent whatever its size. Another broker with the same log repairs its own with them.
+    ``offset`` is the physical offset of the first one, and ``size`` the most bytes to send; at
+    least one record is sent. Another broker with the same log repairs its own with them.
     """
 
     offset: Long

@@ -92,7 +92,7 @@ class Header:
 
     @classmethod
     def shown_names(cls) -> dict[str, str]:
-        """Return the fields with names of topics, groups and the like, and how events call them.
+        """Return the fields with names of topics, groups and other subjects, as events call them.
 
         Raises:
             ValueError: A field does not say whether its text is such a name.

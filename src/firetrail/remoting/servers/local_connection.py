@@ -63,7 +63,7 @@ class LocalConnection(Connection):
             self._owner.received(self, [command])
             return
         future = self._waiting.get(command.opaque)
-        if future is not None and not future.done():  # otherwise the client waits no more
+        if future is not None and not future.done():  # otherwise the client no longer waits
             future.set_result(command)
 
     def answer(self, response: RemotingCommand) -> None:

@@ -1,7 +1,7 @@
 """The server side of the protocol: accepts connections and dispatches requests to handlers.
 
-Requests are handled in the order of their arrival, but those that keep clients alive (heartbeats
-and the like) go first. After each slice of requests the event loop runs other tasks, so a flood of
+Requests are handled in the order of their arrival, but those that keep clients alive (such
+as heartbeats) go first. After each slice of requests the event loop runs other tasks, so a flood of
 requests delays only itself. A client that exceeds its buffer limits is not read from until they
 drain.
 """

@@ -76,7 +76,7 @@ class ConnectionSlots:
         return None
 
     def prove(self, occupant: Occupant) -> None:
-        """Note that a connection is no stranger any more."""
+        """Note that a connection is no longer a stranger."""
         self._strangers.pop(occupant, None)
 
     def free(self, occupant: Occupant) -> None:

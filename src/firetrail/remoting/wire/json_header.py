@@ -101,7 +101,7 @@ def _integer(members: dict[str, Any], name: str) -> int:
 
 
 def _language(value: object) -> int:
-    """Return the number of a language; unknown ones are OTHER, as it is only informational."""
+    """Return the number of a language; unknown ones are OTHER, because it is only informational."""
     if isinstance(value, str):
         return _LANGUAGES.get(value, Language.OTHER)
     return value if type(value) is int and value in _NAMES else Language.OTHER

@@ -57,7 +57,7 @@ class Coordinator(Protocol):
     """A consensus engine. All calls block; one thread may watch while another one does the rest.
 
     All of them raise NotReachedError if the engine cannot be reached (a request may have been
-    executed all the same), and ElectionError if it refuses the request.
+    executed nevertheless), and ElectionError if it refuses the request.
     """
 
     def claim(self, member: int, identity: str) -> str:

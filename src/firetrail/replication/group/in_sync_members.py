@@ -3,7 +3,7 @@
 The rule behind every decision: a message is acknowledged only if all members of the in-sync set in
 the engine have it. A member that leaves is therefore waited for until the engine has confirmed the
 smaller set, and a member that joins is waited for before the engine is asked. Whichever member of
-the set wins the next election has everything that was acknowledged, whatever clocks do.
+the set wins the next election has everything that was acknowledged, regardless of clocks.
 """
 
 import math
@@ -113,7 +113,7 @@ class InSyncMembers:
     def leave(self, acks: Mapping[int, int], least: int) -> SetChange | None:
         """Return the change by which the holder leaves the set, None if too few would remain.
 
-        Its successor then need not wait for it. The holder must not acknowledge anything any more.
+        Its successor then need not wait for it. The holder must no longer acknowledge anything.
 
         Args:
             acks: The ends of the logs of the connected members, by number.

@@ -1,8 +1,8 @@
 """The threads that keep a member of a group in touch with the consensus engine.
 
 One thread campaigns, renews the lease and changes the in-sync set; another one watches the group.
-They are threads because opening a store blocks the event loop, and a lease must be renewed all the
-same.
+They are threads because opening a store blocks the event loop, and a lease must be renewed
+nevertheless.
 """
 
 import logging
@@ -165,7 +165,7 @@ class LeaseKeeper:
             self._apply()
 
     def detach(self) -> None:
-        """Use the store no more: it is being closed. The lease is kept."""
+        """Stop using the store: it is being closed. The lease is kept."""
         with self._guard:
             self._store = None
             self._apply()
@@ -194,7 +194,7 @@ class LeaseKeeper:
     def hand_over(self, member: int) -> None:
         """Give the lease to a member of the in-sync set that has the whole log.
 
-        Nothing is acknowledged any more. This member leaves the set if enough others remain, so
+        Nothing is acknowledged from then on. This member leaves the set if enough others remain, so
         that its successor does not wait for it.
 
         Raises:
@@ -391,7 +391,7 @@ class LeaseKeeper:
         return change
 
     def _is_stalled(self, now: float) -> bool:
-        """Whether the broker of a master does not answer requests any more."""
+        """Whether the broker of a master no longer answers requests."""
         if self._members is None or now - self._beat_at < STALLED_TTLS * self._timing.ttl_s:
             return False
         self._note_error("the event loop of the broker is blocked, so the lease is not renewed")

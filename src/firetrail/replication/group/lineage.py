@@ -16,7 +16,7 @@ HISTORY_MAX = 256
 """The ids that are kept. A member that was away for more versions cannot check the engine."""
 EPOCH_STEP = 1000
 """Epoch numbers are congruent to the number of the member that begins them, modulo this. So two
-members never begin the same epoch, whatever they know of each other."""
+members never begin the same epoch, even if they do not know of each other."""
 _NONCE_BYTES, _ID_DIGITS = 4, 16
 
 

@@ -1,4 +1,4 @@
-"""Flow control of an HA connection: how much may be sent now, and how much was sent lately."""
+"""Flow control of an HA connection: how much may be sent now, and how much was sent recently."""
 
 from collections.abc import Callable
 

@@ -9,7 +9,7 @@ producer that waits for that replica. Therefore three parties share one socket:
 - The *reader* thread checks the peer (TLS, address), starts the sender, and takes the first report.
   Without TLS and with an event loop it then leaves reading to the loop, and only watches for
   silence. Otherwise it continues to read.
-- The *sender* thread sends whatever takes time: the past of the log, the rest of a transfer that
+- The *sender* thread sends what takes time: the past of the log, the rest of a transfer that
   the loop could not finish, everything that flow control delays, heartbeats and late confirmations.
 - The *event loop* reads reports as they come, and sends what was put in the current iteration, if
   the socket takes it without waiting.
@@ -222,7 +222,7 @@ class HAConnection:
     def _note(self) -> None:
         session, acked = self.session, self.session.acked
         self._acks.note(self, acked, session.member, session.identity or SharedAddress(self._host))
-        if self.is_closed:  # it was closed in between, and must not count any more
+        if self.is_closed:  # it was closed in between, and must no longer count
             self._acks.drop(self)
         self._noted = acked
 

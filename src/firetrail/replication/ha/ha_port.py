@@ -1,6 +1,6 @@
 """The HA port of a broker, to which replicas connect.
 
-The port is bound as long as the broker runs, whatever its role. A port that is in use is therefore
+The port is bound as long as the broker runs, in every role. A port that is in use is therefore
 reported when the broker starts, not when a slave is promoted, and the address that name servers
 know stays valid. Connections are passed to the service of a master; a slave closes them.
 """

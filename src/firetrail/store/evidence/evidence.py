@@ -2,7 +2,7 @@
 
 This is for stores without a reliable list of their files: one that was never closed, one that a
 Java broker has written, or one that got new queues just before it was killed. A start samples a
-fixed number of records, whatever the size of the log, and reads the positions of consumer groups.
+fixed number of records, for a log of any size, and reads the positions of consumer groups.
 Only if a position lies beyond its queue does it read the whole log.
 """
 

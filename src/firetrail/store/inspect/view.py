@@ -1,4 +1,4 @@
-"""A store opened for reading only, whichever program wrote it and however it was left.
+"""A store opened for reading only, of any program and in any state.
 
 Nothing is written and no lock is taken, so the store may be closed, crashed or in use, by another
 process or by this one. Faults (a gap between files, a file of the wrong size, a damaged queue or

@@ -24,7 +24,7 @@ class LogPatch:
 
         Args:
             offset: The physical offset of the first record.
-            size: The most bytes to return. One record is returned, whatever its size.
+            size: The most bytes to return. At least one record is returned.
 
         Raises:
             StoreError: The log does not have the offset.

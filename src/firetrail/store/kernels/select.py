@@ -45,7 +45,7 @@ class Selection:
     """The messages found so far, and what still fits.
 
     Limits differ for messages in memory and for those below physical offset ``disk_below``, which
-    are on disk. The first message is taken whatever its size. ``check`` says how closely records
+    are on disk. The first message is taken even if it is larger. ``check`` says how closely records
     are checked before they are taken. They must then name ``topic``, ``queue_id`` and the offset of
     their unit, unless the topic is empty.
     """

@@ -1,4 +1,4 @@
-"""The good records of a log, whatever is damaged between them."""
+"""The good records of a log with damage between them."""
 
 from collections.abc import Iterator
 from typing import NamedTuple

@@ -30,7 +30,7 @@ class RecordPointer(NamedTuple):
 def newest_known(log: ViewLog, pointers: Iterable[RecordPointer], *, trusted: bool) -> LogEnd:
     """Return the end of the newest record that is pointed to and exists; newest pointers first.
 
-    If ``trusted``, a record of the expected size counts whatever its content is.
+    If ``trusted``, a record of the expected size counts with any content.
     """
     for pointer in pointers:
         size = _record_size(log, pointer, trusted)

@@ -71,7 +71,7 @@ class _Get(NamedTuple):
 
 
 def _good_neighbour(queue: ConsumeQueue, numbers: range, start: int, end: int, default: int) -> int:
-    """Return the offset in ``start..end`` of the first such record, or ``default``."""
+    """Return the offset of the first of some units' records in ``start..end``, or ``default``."""
     units = (queue.unit(number) for number in numbers)
     places = (unit.physical_offset for unit in units if unit is not None and unit.is_written)
     return next((place for place in places if start <= place < end), default)

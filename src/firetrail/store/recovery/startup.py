@@ -122,7 +122,7 @@ class Startup:
         return Check.RECORD if self._config.property_crc else Check.BODY
 
     def _mark_unclean(self, watermark: Watermark) -> None:
-        """Make the next opening recover from ``watermark``, whatever happens to this one."""
+        """Make the next opening recover from ``watermark``, even if this one fails."""
         with closing(WatermarkFile(self._system, self._root)) as file:
             file.write(watermark)
         self._abort.create(sealed=False)

@@ -1,7 +1,7 @@
 """Consume queues and index files from the log alone.
 
 The derivation is that of the live dispatcher, so the files are identical byte for byte (index files
-are named after the time of their creation, whichever program creates them).
+are named after the time of their creation, in all programs that create them).
 """
 
 from collections.abc import Callable, Iterable

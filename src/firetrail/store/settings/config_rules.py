@@ -53,7 +53,7 @@ class Conflict(NamedTuple):
 
 
 def body_room(commit_log_file_size: int) -> int:
-    """Return the longest body that fits into a log file, whatever the hosts are."""
+    """Return the longest body that fits into a log file, with hosts of any kind."""
     return commit_log_file_size - layout.BLANK.size - _LEAST_RECORD
 
 

@@ -165,7 +165,7 @@ class HandOver:
         header = StepDownHeader(self._successor, self._broker.config.broker_id, epoch)
         try:
             await ask_status(self._client, self._master, RequestCode.STEP_DOWN, header)
-        except OSError as error:  # it may step down all the same
+        except OSError as error:  # it may still step down
             _log.warning("the master %s has not answered: %s", self._master, error)
         deadline = _now() + STEP_DOWN_S
         reachability = Reachability(_now)
@@ -198,11 +198,11 @@ class HandOver:
         header = StepDownHeader(self._successor, member)
         try:
             await ask_status(self._client, self._master, RequestCode.STEP_DOWN, header)
-        except OSError as error:  # it may have given it all the same
+        except OSError as error:  # it may have given it nevertheless
             _log.warning("the master %s has not answered: %s", self._master, error)
 
     async def copy_tables(self) -> None:
-        """Copy the tables of the former master, which do not change any more."""
+        """Copy the tables of the former master, which no longer change."""
         self._enter("copying topics, groups and offsets")
         replica = self._broker.replica
         assert replica is not None

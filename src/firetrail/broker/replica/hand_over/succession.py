@@ -94,7 +94,7 @@ class Succession:
             patience_s: How long to try.
 
         Returns:
-            Whether this broker is not the master any more.
+            Whether this broker is no longer the master.
         """
         deadline = asyncio.get_running_loop().time() + patience_s
         for member in self._candidates():

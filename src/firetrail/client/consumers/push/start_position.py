@@ -46,7 +46,8 @@ class StartPosition:
 async def has_consumed(offsets: Offsets, group: str, queues: Iterable[MessageQueue]) -> bool:
     """Return whether a group has consumed messages of one of the queues.
 
-    Offset 0 proves nothing, because brokers before 5.x return it for a group without offset, too.
+    Offset 0 proves nothing, because brokers before 5.x return it for a group without an offset,
+    too.
     """
     for queue in queues:
         try:

@@ -24,7 +24,7 @@ DEAD_LETTER = -1
 """The delay level that moves a message to the dead letters at once."""
 
 _INVALID = (ResponseCode.NO_MESSAGE, ResponseCode.MESSAGE_ILLEGAL)
-"""The codes of brokers for a receipt of a message that is not there or not popped any more."""
+"""The codes of brokers for a receipt of a message that is not there, or no longer popped."""
 Response = RemotingCommand | Awaitable[RemotingCommand]
 
 
@@ -50,7 +50,7 @@ class PopRequests:
         self._brokers = brokers
 
     def ack(self, client: ProxyClient, group: str, topic: str, receipt: Receipt) -> Response:
-        """Acknowledge a message; return the broker's response, whatever the code."""
+        """Acknowledge a message; return the broker's response, with any code."""
         ack = PopAck(group, receipt.topic(topic, group), receipt)
         return self._brokers.acknowledge(client, receipt.broker_name, [ack])[0]
 

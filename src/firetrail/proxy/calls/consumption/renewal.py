@@ -143,7 +143,7 @@ class Renewals:
         return self._messages.get((client_id, group, handle))
 
     def remove(self, client_id: str, group: str, handle: str) -> None:
-        """Renew a message no more: its client has acknowledged it or changed its time."""
+        """Stop the renewal of a message: its client has acknowledged it or changed its time."""
         message = self._messages.pop((client_id, group, handle), None)
         if message is None:
             return
@@ -176,7 +176,7 @@ class Renewals:
             task.add_done_callback(self._returning.discard)
 
     async def stop(self) -> None:
-        """Renew nothing any more, and let the messages that were renewed become visible soon.
+        """Stop all renewals, and let the messages that were renewed become visible soon.
 
         Their clients have handles that only this table could replace. The handle of a message that
         was not renewed yet stays valid after a restart, or at another proxy.

@@ -1,4 +1,4 @@
-"""The bodies of administration: requests and answers of ``mqadmin``, the dashboard and the like."""
+"""The bodies of administration: requests and answers of ``mqadmin``, dashboards and exporters."""
 
 from dataclasses import dataclass, field
 from typing import Any, ClassVar

@@ -247,8 +247,8 @@ class QueueCheck:
     def _feed_light(self, offset: int, units: bytearray) -> None:
         """Compare the units of messages of other topics that should be in this queue.
 
-        They are consecutive, whatever number Java has given to them. RocketMQ 4.9 puts more
-        messages into light queues than 5.x does: those may be between them.
+        They are consecutive, regardless of the numbers that Java has given to them. RocketMQ 4.9
+        puts more messages into light queues than 5.x does: those may be between them.
         """
         if self._first is None:
             self._first = self._next = self._expected_first()
