@@ -55,17 +55,17 @@ $(VENV)/.kernels: $(VENV)/.installed $(KERNELS)
 	@touch $@
 
 # Without it, every Python process of Spark compiles PySpark first, and nothing else changes.
-$(VENV)/.spark-zips: tests/spark_zips.py $(VENV)/.installed | $(VENV)/.kernels
-	-$(call step,compiling PySpark for its workers,$(BIN)/python -m tests.spark_zips)
+$(VENV)/.spark-zips: tests/machine/spark_zips.py $(VENV)/.installed | $(VENV)/.kernels
+	-$(call step,compiling PySpark for its workers,$(BIN)/python -m tests.machine.spark_zips)
 	@touch $@
 
 # Without the archive, every test that starts Spark takes some seconds longer, and nothing else changes.
-$(VENV)/spark-classes.jsa: tests/jvm.py $(VENV)/.installed | $(VENV)/.kernels
-	-$(call step,archiving classes of Spark for the tests,$(BIN)/python -m tests.jvm)
+$(VENV)/spark-classes.jsa: tests/machine/jvm.py $(VENV)/.installed | $(VENV)/.kernels
+	-$(call step,archiving classes of Spark for the tests,$(BIN)/python -m tests.machine.jvm)
 
 # Without etcd, tests that need it are skipped, and the last lines of the run say so.
 build/etcd: | $(VENV)/.installed
-	-$(call step,fetching etcd for the tests,$(BIN)/python -m tests.etcd_program)
+	-$(call step,fetching etcd for the tests,$(BIN)/python -m tests.machine.etcd_program)
 
 $(VENV)/stock-client: interop/cpp/requirements.txt | $(VENV)/.installed
 	-$(call step,installing the C++ client of RocketMQ,$(BIN)/python -m pip install --quiet \
@@ -132,7 +132,7 @@ distributions:
 	@cp build/wheel/*.tar.gz $(DIST)
 
 pythons: ## Run the tests on the Pythons of Debian trixie and sid (root and debootstrap needed)
-	$(PYTHON) -m tests.pythons $(if $(ONLY),--only $(ONLY)) -- $(ARGS)
+	$(PYTHON) -m tests.machine.pythons $(if $(ONLY),--only $(ONLY)) -- $(ARGS)
 
 clean: ## Remove everything that the other targets made
 	rm -rf $(VENV) interop/target $(FUZZ) build dist src/*.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 import pytest
-from tests import time_limits, untested
+from tests.harness import time_limits, untested
 
 pytest.register_assert_rewrite("interop.commands", "interop.grpc_checks", "interop.history")
 

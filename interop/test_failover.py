@@ -10,7 +10,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from tests.etcd_program import MISSING, find_etcd
+from tests.machine.etcd_program import MISSING, find_etcd
 from tests.torture.failover import CHECKED, KINDS, fail_over
 from tests.torture.faults import compiler
 from tests.torture.networks import can_partition

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from packaging.metadata import Metadata
-from tests.builds import BUILD_FILES, ROOT, copy_source, run
+from tests.machine.builds import BUILD_FILES, ROOT, copy_source, run
 
 import firetrail
 from firetrail import kernels

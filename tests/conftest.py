@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import settings
-from tests import late_events, late_threads, time_limits, untested
 from tests.extras import ModuleWithExtras, require
-from tests.jvm import start_quickly
-from tests.memory_disk import use_memory
+from tests.harness import late_events, late_threads, time_limits, untested
+from tests.harness.memory_disk import use_memory
+from tests.machine.jvm import start_quickly
 
 from firetrail import kernels
 

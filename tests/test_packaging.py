@@ -10,7 +10,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 import pytest
-from tests.builds import ROOT, copy_source, run
+from tests.machine.builds import ROOT, copy_source, run
 
 import firetrail
 

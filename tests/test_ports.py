@@ -4,8 +4,8 @@ import socket
 import subprocess
 import sys
 
+from tests.harness.pytest_runs import REPOSITORY
 from tests.ports import ASSIGNED, BLOCK, DERIVED, HOST, free_port, free_ports
-from tests.pytest_runs import REPOSITORY
 
 ASK = (
     "import random; random.seed(1); from tests.ports import free_port; print(free_port()); input()"

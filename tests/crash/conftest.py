@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 import pytest
-from tests.crash.threads import real_threads_afterwards
+from tests.crash.world.threads import real_threads_afterwards
 
 
 @pytest.fixture(autouse=True)

@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.crash.disk import Disk, Image, write_image
 from tests.crash.oracle import History, Stored, Violation
-from tests.crash.simulation import DEEP, Process, Producer, scratch, tiny_config
+from tests.crash.world.disk import Disk, Image, write_image
+from tests.crash.world.simulation import DEEP, Process, Producer, scratch, tiny_config
 
 from firetrail import FiretrailError, Store
 from firetrail.errors import StoreDamagedError

@@ -6,10 +6,10 @@ from typing import Any
 from unittest.mock import Mock
 
 import pytest
-from tests.crash.broker_process import broker_config
-from tests.crash.broker_survey import Users, broker_survey
+from tests.crash.power_loss.broker_survey import Users, broker_survey
+from tests.crash.power_loss.timer_users import TimerUsers
 from tests.crash.seeded_bugs import expect_violation
-from tests.crash.timer_users import TimerUsers
+from tests.crash.world.broker_process import broker_config
 
 from firetrail.broker.pop.pop_checkpoints import PopCheckpoints
 from firetrail.broker.state.offsets import OffsetTable

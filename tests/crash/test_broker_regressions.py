@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 from tests.broker.pops import pop
-from tests.crash.broker_process import BrokerProcess, broker_config
-from tests.crash.disk import (
+from tests.crash.oracle import PREPARED, History
+from tests.crash.world.broker_process import BrokerProcess, broker_config
+from tests.crash.world.disk import (
     PAGE,
     SECTOR,
     Disk,
@@ -19,9 +20,8 @@ from tests.crash.disk import (
     every_image,
     write_image,
 )
-from tests.crash.oracle import PREPARED, History
-from tests.crash.simulation import scratch
-from tests.crash.threads import World
+from tests.crash.world.simulation import scratch
+from tests.crash.world.threads import World
 
 from firetrail.remoting.messages.bodies import DelayOffsets
 from firetrail.remoting.wire.codes import RequestCode

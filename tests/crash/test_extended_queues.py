@@ -6,7 +6,7 @@ from functools import partial
 
 import pytest
 from tests.crash.seeded_bugs import expect_violation
-from tests.crash.simulation import DEEP, survey, tiny_config
+from tests.crash.world.simulation import DEEP, survey, tiny_config
 
 from firetrail.store.queues.extension import QueueExtension, UnitAt
 

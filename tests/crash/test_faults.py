@@ -15,9 +15,17 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.crash.disk import NEW, Disk, random_image
 from tests.crash.oracle import History, Violation, check_store
-from tests.crash.simulation import DEEP, MODES, Checker, Process, Producer, scratch, tiny_config
+from tests.crash.world.disk import NEW, Disk, random_image
+from tests.crash.world.simulation import (
+    DEEP,
+    MODES,
+    Checker,
+    Process,
+    Producer,
+    scratch,
+    tiny_config,
+)
 
 from firetrail import FiretrailError, Message, PutStatus
 

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.crash.child import Ended, Life, Server, message_of
 from tests.crash.files_check import check_files
 from tests.crash.oracle import History, Stored, Violation, check_store, stored
-from tests.crash.simulation import DEEP, MODES, SLOTS, scratch, tiny_config
+from tests.crash.world.child import Ended, Life, Server, message_of
+from tests.crash.world.simulation import DEEP, MODES, SLOTS, scratch, tiny_config
 
 from firetrail import FiretrailError, PutResult, PutStatus, Record, Store
 

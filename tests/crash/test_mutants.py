@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.crash.disk import PAGE, Disk, SimulatedFiles
 from tests.crash.oracle import History, Violation
 from tests.crash.seeded_bugs import expect_violation
-from tests.crash.simulation import Checker, Process, Producer, scratch, survey, tiny_config
+from tests.crash.world.disk import PAGE, Disk, SimulatedFiles
+from tests.crash.world.simulation import Checker, Process, Producer, scratch, survey, tiny_config
 
 from firetrail import PutResult
 from firetrail.settings import descriptors

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 from tests.crash.oracle import check_store
-from tests.crash.pair import Pair, check_same_log, pair_config
-from tests.crash.simulation import Producer
+from tests.crash.world.pair import Pair, check_same_log, pair_config
+from tests.crash.world.simulation import Producer
 
 from firetrail import Message, PutStatus
 from firetrail.errors import DiskFullError, StoreError, StoreReadOnlyError

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 from tests.crash.oracle import Violation
-from tests.crash.pair import pair_config
-from tests.crash.pair_survey import check_count_of_replicas, damage_survey, pair_survey
+from tests.crash.power_loss.pair_survey import check_count_of_replicas, damage_survey, pair_survey
 from tests.crash.seeded_bugs import expect_violation
+from tests.crash.world.pair import pair_config
 
 from firetrail.format.columns import Check, Stop
 from firetrail.format.kernels.single import KeyQuestion

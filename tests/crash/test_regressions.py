@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.crash.disk import NEW, PAGE, SECTOR, Disk, Image
 from tests.crash.files_check import UNIT
 from tests.crash.oracle import History
-from tests.crash.simulation import SLOTS, Checker, Process, scratch, tiny_config
+from tests.crash.world.disk import NEW, PAGE, SECTOR, Disk, Image
+from tests.crash.world.simulation import SLOTS, Checker, Process, scratch, tiny_config
 
 from firetrail import Message, PutStatus
 from firetrail.format.files.index import IndexGeometry, find_geometry

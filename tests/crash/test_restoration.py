@@ -6,9 +6,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.crash.disk import Disk, random_image, write_image
 from tests.crash.oracle import History
-from tests.crash.simulation import Process, Producer, lists_at_once, scratch, tiny_config
+from tests.crash.world.disk import Disk, random_image, write_image
+from tests.crash.world.simulation import Process, Producer, lists_at_once, scratch, tiny_config
 from tests.store.checks import checked
 from tests.stores import derived
 

@@ -2,7 +2,7 @@
 
 import threading
 
-from tests.crash.threads import World, real_threads_afterwards
+from tests.crash.world.threads import World, real_threads_afterwards
 
 from firetrail.broker import background
 

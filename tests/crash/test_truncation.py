@@ -7,10 +7,10 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from tests.crash.disk import Disk, random_image, write_image
 from tests.crash.files_check import check_files
 from tests.crash.oracle import History
-from tests.crash.simulation import DEEP, SLOTS, Process, Producer, scratch, tiny_config
+from tests.crash.world.disk import Disk, random_image, write_image
+from tests.crash.world.simulation import DEEP, SLOTS, Process, Producer, scratch, tiny_config
 from tests.store.checks import checked
 
 from firetrail import FiretrailError, Store

@@ -6,10 +6,10 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from tests.crash.disk import SimulatedFiles
 from tests.crash.files_check import SECOND_DISK
 from tests.crash.seeded_bugs import expect_violation
-from tests.crash.simulation import DEEP, survey, tiny_config
+from tests.crash.world.disk import SimulatedFiles
+from tests.crash.world.simulation import DEEP, survey, tiny_config
 
 from firetrail import StoreConfig
 from firetrail.format.names import COMMIT_LOG, LOG_PATHS

@@ -15,8 +15,8 @@ import pytest
 from tests.clone import ROOT
 from tests.crash.files_check import read_log
 from tests.docs.pages import blocks
-from tests.etcd_program import MISSING, PROGRAM, find_etcd
 from tests.helpers import PATIENCE_S, eventually
+from tests.machine.etcd_program import MISSING, PROGRAM, find_etcd
 from tests.ports import free_port
 
 PAGE = ROOT / "docs/guide/cluster.md"

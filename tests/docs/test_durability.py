@@ -5,13 +5,13 @@ import re
 from tests.clone import ROOT
 from tests.crash import (
     test_broker_mutants,
-    test_bulk_power_loss,
     test_extended_queues,
     test_mutants,
     test_pair_mutants,
     test_truncation,
     test_two_folders,
 )
+from tests.crash.power_loss import test_bulk_power_loss
 from tests.replication.group import test_election_mutants
 from tests.torture import mutants
 from tests.torture.parts import PARTS

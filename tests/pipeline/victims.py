@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from pyspark.sql import SparkSession
-from tests.jvm import QUICK_START
+from tests.machine.jvm import QUICK_START
 
 from firetrail.pipeline import session
 from firetrail.pipeline.jobs.archive import job as archive_module

@@ -15,10 +15,10 @@ from typing import ClassVar
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from tests.crash.disk import Disk, random_image, write_image
 from tests.crash.files_check import check_files
 from tests.crash.oracle import COMMIT, PREPARED, ROLLBACK, History, Violation, check_store
-from tests.crash.simulation import DEEP, SLOTS, Moment, Process, scratch, tiny_config
+from tests.crash.world.disk import Disk, random_image, write_image
+from tests.crash.world.simulation import DEEP, SLOTS, Moment, Process, scratch, tiny_config
 
 from firetrail import FiretrailError, GetStatus, Message
 

@@ -8,8 +8,8 @@ from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 
 import pytest
-from tests.etcd_program import MISSING, find_etcd
 from tests.helpers import PATIENCE_S
+from tests.machine.etcd_program import MISSING, find_etcd
 from tests.ports import free_ports
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.harness.stepped import stepped_machine
 from tests.helpers import Machine, put_all, small_config
-from tests.stepped import stepped_machine
 from tests.store.recoveries import numbered
 from tests.stores import copy_of
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.crash.oracle import Violation
-from tests.crash.simulation import scratch
+from tests.crash.world.simulation import scratch
 from tests.torture.faults import CHANGES, EVER, KILL, Faults, Operation
 from tests.torture.jobs import JOBS, WITHOUT_SPARK
 from tests.torture.victim import ROOT

@@ -8,14 +8,14 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
 
-from tests.crash.broker_process import broker_config
-from tests.crash.broker_survey import broker_survey
-from tests.crash.bulk_survey import bulk_survey
-from tests.crash.pair import pair_config
-from tests.crash.pair_survey import pair_survey
-from tests.crash.simulation import MODES as MODES_OF_STORES
-from tests.crash.simulation import few_open_files, survey, tiny_config
-from tests.etcd_program import MISSING, find_etcd
+from tests.crash.power_loss.broker_survey import broker_survey
+from tests.crash.power_loss.bulk_survey import bulk_survey
+from tests.crash.power_loss.pair_survey import pair_survey
+from tests.crash.world.broker_process import broker_config
+from tests.crash.world.pair import pair_config
+from tests.crash.world.simulation import MODES as MODES_OF_STORES
+from tests.crash.world.simulation import few_open_files, survey, tiny_config
+from tests.machine.etcd_program import MISSING, find_etcd
 from tests.torture.bent_limits import clock_jumps, few_files, few_from_the_start, little_memory
 from tests.torture.bridge import NoNamespaces
 from tests.torture.cluster_rounds import sampled_round

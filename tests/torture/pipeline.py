@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import Any
 
 from tests.crash.oracle import Violation
-from tests.crash.simulation import scratch, scratch_parent
-from tests.jvm import QUICK_START
+from tests.crash.world.simulation import scratch, scratch_parent
+from tests.machine.jvm import QUICK_START
 from tests.torture.faults import HOLD, Faults
 from tests.torture.forked_drivers import BOUNDARIES, Forge, environment
 from tests.torture.jobs import JOBS, ON_SPARK_ONLY

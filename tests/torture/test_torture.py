@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.etcd_program import MISSING, find_etcd
+from tests.machine.etcd_program import MISSING, find_etcd
 from tests.torture import bent_limits, disk_failures, syncs
 from tests.torture.damage import spoil
 from tests.torture.faults import compiler

@@ -17,7 +17,7 @@ from typing import Any
 from pyspark import SparkConf, SparkContext
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
-from tests.jvm import QUICK_START
+from tests.machine.jvm import QUICK_START
 from tests.torture.jobs import JOBS, Alone
 
 ROOT = Path(__file__).parents[2]

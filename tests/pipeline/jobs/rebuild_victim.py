@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from tests.helpers import PATIENCE_S
-from tests.jvm import QUICK_START
+from tests.machine.jvm import QUICK_START
 
 from firetrail.pipeline import session
 from firetrail.pipeline.jobs.audit import job as audit

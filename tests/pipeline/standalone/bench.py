@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import pyspark
-from tests.jvm import QUICK_START
+from tests.machine.jvm import QUICK_START
 
 from firetrail.pipeline.java import find_java, java_home
 

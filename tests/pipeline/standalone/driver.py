@@ -13,7 +13,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 from tests.helpers import PATIENCE_S
-from tests.jvm import QUICK_START
+from tests.machine.jvm import QUICK_START
 from tests.pipeline.streams import finish
 
 from firetrail import pipeline

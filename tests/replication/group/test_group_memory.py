@@ -5,9 +5,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.crash.disk import PAGE, Disk, SimulatedFiles, Snapshot, every_image, write_image
-from tests.crash.simulation import scratch
-from tests.crash.threads import World
+from tests.crash.world.disk import PAGE, Disk, SimulatedFiles, Snapshot, every_image, write_image
+from tests.crash.world.simulation import scratch
+from tests.crash.world.threads import World
 
 from firetrail.errors import StoreError
 from firetrail.replication.group.group_memory import NOTHING_SEEN, GroupMemory, MemberFile

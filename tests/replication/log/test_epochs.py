@@ -11,9 +11,17 @@ from pathlib import Path
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from tests.crash.disk import PAGE, SECTOR, Disk, SimulatedFiles, Snapshot, every_image, write_image
-from tests.crash.simulation import scratch
-from tests.crash.threads import World
+from tests.crash.world.disk import (
+    PAGE,
+    SECTOR,
+    Disk,
+    SimulatedFiles,
+    Snapshot,
+    every_image,
+    write_image,
+)
+from tests.crash.world.simulation import scratch
+from tests.crash.world.threads import World
 
 from firetrail.errors import FormatError, StoreError
 from firetrail.format.names import EPOCHS

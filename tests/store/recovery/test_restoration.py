@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from tests.crash.simulation import scratch
+from tests.crash.world.simulation import scratch
 from tests.helpers import crash_image, small_config
 from tests.store.checks import checked
 from tests.stores import copy_of, derived, list_topics, truncate

@@ -1,9 +1,0 @@
-"""Clients that mostly send messages with a delivery time."""
-
-from tests.crash.broker_survey import Users
-
-
-class TimerUsers(Users):
-    """See :class:`Users`."""
-
-    timers = 80
