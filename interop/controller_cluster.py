@@ -1,9 +1,9 @@
 """RocketMQ's controller mode under the faults of ``make torture PART=cluster``.
 
 ``python -m interop.controller_cluster`` runs three Java brokers 5.3.3, their controller, a name
-server and the client of :mod:`tests.torture.witness`, each in a network namespace. The settings are
-the safest that RocketMQ has: all members of the in-sync set acknowledge a message, and there are at
-least two. Exit code 2: this user cannot create network namespaces.
+server and the client of :mod:`tests.torture.clients.witness`, each in a network namespace. The
+settings are the safest that RocketMQ has: all members of the in-sync set acknowledge a message, and
+there are at least two. Exit code 2: this user cannot create network namespaces.
 """
 
 from __future__ import annotations
@@ -25,11 +25,19 @@ from pathlib import Path
 from random import Random
 
 from interop.servers import BROKER, CONTROLLER, Servers, jars
-from tests.torture.bridge import Bridge, Node, NoNamespaces, check_namespaces
-from tests.torture.cluster import CLIENT, FLOW, HA_PORT, MEMBERS, NAMESRV, PORT, WitnessProcess
-from tests.torture.cluster import ETCD as ENGINE
-from tests.torture.cluster_rounds import LOST, Row, table
-from tests.torture.networks import run_in_namespace
+from tests.torture.group.bridge import Bridge, Node, NoNamespaces, check_namespaces
+from tests.torture.group.cluster import (
+    CLIENT,
+    FLOW,
+    HA_PORT,
+    MEMBERS,
+    NAMESRV,
+    PORT,
+    WitnessProcess,
+)
+from tests.torture.group.cluster import ETCD as ENGINE
+from tests.torture.group.cluster_rounds import LOST, Row, table
+from tests.torture.group.networks import run_in_namespace
 
 from firetrail.client import Admin
 from firetrail.errors import FiretrailError

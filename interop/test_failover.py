@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 from tests.machine.etcd_program import MISSING, find_etcd
-from tests.torture.failover import CHECKED, KINDS, fail_over
 from tests.torture.faults import compiler
-from tests.torture.networks import can_partition
+from tests.torture.group.failover import CHECKED, KINDS, fail_over
+from tests.torture.group.networks import can_partition
 
 NEEDS_JAVA = False
 SEED = 1

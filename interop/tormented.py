@@ -18,10 +18,10 @@ from pathlib import Path
 from interop.servers import BROKER, LINES, Servers, our_name_server
 from tests.ports import free_port
 from tests.torture.__main__ import listed
+from tests.torture.clients.load import TOPICS
 from tests.torture.kills import kills
-from tests.torture.ledger import Ledger
-from tests.torture.load import TOPICS
 from tests.torture.process import CONF, BrokerProcess, Refused
+from tests.torture.records.ledger import Ledger
 from tests.torture.scene import scene_of
 
 from firetrail.client.cluster.session import Session

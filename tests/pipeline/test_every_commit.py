@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 from tests.torture.faults import compiler
-from tests.torture.forked_drivers import BOUNDARIES, Forge, forge, walk_alone
-from tests.torture.pipeline import kill_once
+from tests.torture.spark.forked_drivers import BOUNDARIES, Forge, forge, walk_alone
+from tests.torture.spark.pipeline import kill_once
 
 pytestmark = [
     pytest.mark.slow,

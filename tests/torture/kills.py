@@ -5,11 +5,11 @@ import signal
 from collections import Counter
 from pathlib import Path
 
+from tests.torture.clients.load import USES
+from tests.torture.clients.timed_messages import Timing
 from tests.torture.faults import CHANGES, KILL
-from tests.torture.load import USES
 from tests.torture.process import Refused
 from tests.torture.scene import Scene, scene
-from tests.torture.timed_messages import Timing
 
 WAYS = ("moment", "operation", "stopping")
 """When a broker is killed: after some time, before the n-th change of a file, while it stops."""

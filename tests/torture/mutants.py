@@ -12,10 +12,11 @@ from typing import Any
 from unittest import mock
 
 from tests.crash.oracle import Violation
-from tests.torture import load, scene
+from tests.torture import scene
+from tests.torture.clients import load
 from tests.torture.kills import KILLED_USES, kills
-from tests.torture.ledger import Ledger
 from tests.torture.process import BrokerProcess
+from tests.torture.records.ledger import Ledger
 from tests.torture.scene import scene_of
 from tests.torture.syncs import check_failed_sync
 

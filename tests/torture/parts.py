@@ -17,8 +17,6 @@ from tests.crash.world.simulation import MODES as MODES_OF_STORES
 from tests.crash.world.simulation import few_open_files, survey, tiny_config
 from tests.machine.etcd_program import MISSING, find_etcd
 from tests.torture.bent_limits import clock_jumps, few_files, few_from_the_start, little_memory
-from tests.torture.bridge import NoNamespaces
-from tests.torture.cluster_rounds import sampled_round
 from tests.torture.damage import spoil
 from tests.torture.disk_failures import (
     FULL_WALK,
@@ -29,9 +27,11 @@ from tests.torture.disk_failures import (
     start_fails,
 )
 from tests.torture.exhaustion import exhaust
-from tests.torture.failover import GROUP_KINDS, KINDS, NAMESPACE_KINDS, fail_over
-from tests.torture.hand_over import check_pauses, hand_over
-from tests.torture.killed_pair import kill_pair
+from tests.torture.group.bridge import NoNamespaces
+from tests.torture.group.cluster_rounds import sampled_round
+from tests.torture.group.failover import GROUP_KINDS, KINDS, NAMESPACE_KINDS, fail_over
+from tests.torture.group.hand_over import check_pauses, hand_over
+from tests.torture.group.killed_pair import kill_pair
 from tests.torture.kills import kill_loop
 from tests.torture.mutants import BUGS, caught
 from tests.torture.soak import soak, soak_pair
@@ -129,13 +129,13 @@ def _power_loss_of_a_pair(folder: Path, seed: int) -> Counter[str]:
 
 
 def _pipeline(folder: Path, seed: int) -> Counter[str]:
-    from tests.torture.pipeline import kill_a_job  # it needs Spark
+    from tests.torture.spark.pipeline import kill_a_job  # it needs Spark
 
     return kill_a_job(seed)
 
 
 def _pipeline_without_spark(folder: Path, seed: int) -> Counter[str]:
-    from tests.torture.forked_drivers import walk_a_job
+    from tests.torture.spark.forked_drivers import walk_a_job
 
     return walk_a_job(seed)
 

@@ -9,11 +9,11 @@ from pathlib import Path
 
 from tests.crash.files_check import check_files
 from tests.crash.oracle import Violation
+from tests.torture.clients.load import USES, Load
+from tests.torture.clients.use import Use
 from tests.torture.faults import Faults
-from tests.torture.ledger import Ledger
-from tests.torture.load import USES, Load
 from tests.torture.process import SLOTS, BrokerProcess
-from tests.torture.use import Use
+from tests.torture.records.ledger import Ledger
 
 PATIENCE_S = 60.0
 """The time limit of things that take a second or two."""

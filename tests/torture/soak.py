@@ -19,7 +19,7 @@ from typing import NamedTuple
 from tests.crash.files_check import readable
 from tests.crash.oracle import Violation
 from tests.torture import process
-from tests.torture.killed_pair import KilledPair, check_prefix, pair_scene
+from tests.torture.group.killed_pair import KilledPair, check_prefix, pair_scene
 from tests.torture.scene import Scene, scene
 
 from firetrail.client import PullConsumer

@@ -11,8 +11,8 @@ from tests.machine.etcd_program import MISSING, find_etcd
 from tests.torture import bent_limits, disk_failures, syncs
 from tests.torture.damage import spoil
 from tests.torture.faults import compiler
-from tests.torture.hand_over import hand_over
-from tests.torture.killed_pair import kill_pair
+from tests.torture.group.hand_over import hand_over
+from tests.torture.group.killed_pair import kill_pair
 from tests.torture.kills import kill_loop
 from tests.torture.soak import soak
 

@@ -1,6 +1,6 @@
 // Checks a history of sends and reads for linearizability with porcupine.
 //
-// The history is on standard input, one operation per line of JSON (see tests/torture/history.py).
+// The history is on standard input, one operation per line of JSON (see tests/torture/records/history.py).
 // Every queue is modelled as an append-only log. The verdict of each queue is printed; the exit code
 // is 1 if a queue is not linearizable, or if the time is over before porcupine knows.
 package main

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from errno import ENOSPC
 from pathlib import Path
 
-from tests.torture.cluster import (
+from tests.torture.group.cluster import (
     CLIENT,
     ETCD,
     HA_PORT,

@@ -15,8 +15,8 @@ from typing import NamedTuple
 
 from tests.crash.files_check import Raw
 from tests.crash.oracle import Violation
-from tests.torture.ledger import serial_of
-from tests.torture.use import Use
+from tests.torture.clients.use import Use
+from tests.torture.records.ledger import serial_of
 
 from firetrail.client import Producer, PushConsumer
 from firetrail.client.messages.received_message import Received

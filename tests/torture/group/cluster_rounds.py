@@ -1,4 +1,4 @@
-"""Faults of a cluster in namespaces, round by round: ``python -m tests.torture.cluster_rounds``.
+"""Rounds of faults of a cluster in namespaces: ``python -m tests.torture.group.cluster_rounds``.
 
 In a round, a new group suffers faults in random order. After each one and its healing, an
 independent client must be able to read everything that was acknowledged. The result is a table in
@@ -23,10 +23,10 @@ from pathlib import Path
 from typing import Any
 
 from tests.crash.oracle import Violation
-from tests.torture.bridge import NoNamespaces, check_namespaces
-from tests.torture.cluster import Cluster
-from tests.torture.cluster_faults import FAULTS
-from tests.torture.networks import run_in_namespace
+from tests.torture.group.bridge import NoNamespaces, check_namespaces
+from tests.torture.group.cluster import Cluster
+from tests.torture.group.cluster_faults import FAULTS
+from tests.torture.group.networks import run_in_namespace
 
 LOST = ("lost", "read and lost")
 

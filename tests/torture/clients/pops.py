@@ -18,8 +18,8 @@ from pathlib import Path
 
 from tests.crash.files_check import Raw
 from tests.crash.oracle import Violation
-from tests.torture.ledger import serial_of
-from tests.torture.use import Use, config_of
+from tests.torture.clients.use import Use, config_of
+from tests.torture.records.ledger import serial_of
 
 from firetrail.client import SimpleConsumer
 from firetrail.client.consumers.pop import Popped

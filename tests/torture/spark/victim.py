@@ -1,6 +1,6 @@
 """The processes in which jobs of the pipeline run that are killed (``jobs.py``).
 
-``python -m tests.torture.victim JOB FOLDER MASTER`` runs one on a Spark of its own. Without
+``python -m tests.torture.spark.victim JOB FOLDER MASTER`` runs one on a Spark of its own. Without
 arguments it reads ``JOB<tab>FOLDER<tab>PORT<tab>SECRET`` from its input, line by line, and forks a
 driver for each: on the Spark whose gateway that is, or without Spark if there is no port. A life
 costs milliseconds then. The answer is a line with its process id, and one with how it ended.
@@ -18,9 +18,9 @@ from pyspark import SparkConf, SparkContext
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 from tests.machine.jvm import QUICK_START
-from tests.torture.jobs import JOBS, Alone
+from tests.torture.spark.jobs import JOBS, Alone
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 def main(job: str, folder: str, master: str) -> None:
@@ -83,7 +83,7 @@ def attached(port: str, secret: str) -> SparkSession:
 
 
 if __name__ == "__main__":
-    from tests.torture import victim  # by its name, under which tasks find it, too
+    from tests.torture.spark import victim
 
     if len(sys.argv) > 1:
         victim.main(*sys.argv[1:])

@@ -1,9 +1,9 @@
-"""An independent client of a cluster, in a process of its own: ``python -m tests.torture.witness``.
+"""An independent client of a cluster: ``python -m tests.torture.clients.witness``.
 
 It uses nothing but Firetrail's public client, and notes everything in a ledger
-(:mod:`tests.torture.witness_ledger`). Commands arrive as lines on standard input, and each is
-answered with a line of JSON: ``go`` (send), ``count`` (of acknowledged messages), ``check`` (stop
-sending, read all queues, compare), ``end``.
+(:mod:`tests.torture.records.witness_ledger`). Commands arrive as lines on standard input, and each
+is answered with a line of JSON: ``go`` (send), ``count`` (of acknowledged messages), ``check``
+(stop sending, read all queues, compare), ``end``.
 """
 
 import argparse
@@ -19,7 +19,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from tests.torture.witness_ledger import Found, Ledger, Place, Verdict, body_of, name_in
+from tests.torture.records.witness_ledger import Found, Ledger, Place, Verdict, body_of, name_in
 
 from firetrail.client import (
     Admin,

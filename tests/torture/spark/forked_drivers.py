@@ -16,8 +16,8 @@ from typing import Any
 from tests.crash.oracle import Violation
 from tests.crash.world.simulation import scratch
 from tests.torture.faults import CHANGES, EVER, KILL, Faults, Operation
-from tests.torture.jobs import JOBS, WITHOUT_SPARK
-from tests.torture.victim import ROOT
+from tests.torture.spark.jobs import JOBS, WITHOUT_SPARK
+from tests.torture.spark.victim import ROOT
 
 BOUNDARIES = Operation.SYNC | Operation.CREATE | Operation.NAME | Operation.REMOVE
 """Where a commit can come apart; CHANGES are these and each write and allocation."""
@@ -40,7 +40,7 @@ class Forge:
         self._prepared = below / "prepared"
         self._failed = below / "failed"
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.torture.victim"],
+            [sys.executable, "-m", "tests.torture.spark.victim"],
             cwd=ROOT,
             env=environment(self.faults),
             stdin=subprocess.PIPE,

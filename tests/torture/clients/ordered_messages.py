@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from contextlib import AsyncExitStack
 
 from tests.crash.oracle import Violation
-from tests.torture.ledger import serial_of
-from tests.torture.use import Use
+from tests.torture.clients.use import Use
+from tests.torture.records.ledger import serial_of
 
 from firetrail.client import PushConsumer
 from firetrail.client.messages.received_message import Received

@@ -17,8 +17,8 @@ from pathlib import Path
 
 from tests.crash.files_check import Raw
 from tests.crash.oracle import Violation
-from tests.torture.ledger import serial_of
-from tests.torture.use import Use
+from tests.torture.clients.use import Use
+from tests.torture.records.ledger import serial_of
 
 from firetrail.client import Admin, Message, Outcome, Producer, PushConsumer, SendStatus
 from firetrail.client.messages.received_message import Received

@@ -1,7 +1,7 @@
 """Jobs of the pipeline on Spark, killed before the first, the second, … change of a file.
 
 Then they are run again: source must equal sink by id, whichever process was killed, and wherever.
-``python -m tests.torture.pipeline JOB [WHO]`` kills one job on Spark at every place.
+``python -m tests.torture.spark.pipeline JOB [WHO]`` kills one job on Spark at every place.
 """
 
 import argparse
@@ -25,9 +25,9 @@ from tests.crash.oracle import Violation
 from tests.crash.world.simulation import scratch, scratch_parent
 from tests.machine.jvm import QUICK_START
 from tests.torture.faults import HOLD, Faults
-from tests.torture.forked_drivers import BOUNDARIES, Forge, environment
-from tests.torture.jobs import JOBS, ON_SPARK_ONLY
-from tests.torture.victim import ROOT
+from tests.torture.spark.forked_drivers import BOUNDARIES, Forge, environment
+from tests.torture.spark.jobs import JOBS, ON_SPARK_ONLY
+from tests.torture.spark.victim import ROOT
 
 WHO = ("all", "one", "executor")
 """The driver with all that it has started; the process that asks; the executor it belongs to."""
@@ -137,7 +137,7 @@ class Victim:
         self._faults = faults
         self._job = job
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.torture.victim", job, str(folder), master],
+            [sys.executable, "-m", "tests.torture.spark.victim", job, str(folder), master],
             cwd=ROOT,
             env=environment(faults),
             stdout=subprocess.PIPE,
@@ -279,7 +279,9 @@ def kill_a_job(seed: int) -> Counter[str]:
 
 def main() -> None:
     """Read the command line."""
-    parser = argparse.ArgumentParser(prog="python -m tests.torture.pipeline", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.torture.spark.pipeline", description=__doc__
+    )
     parser.add_argument("job", choices=JOBS)
     parser.add_argument("who", choices=WHO, nargs="?", default="all", help="is killed")
     parser.add_argument("--first", type=int, default=0, help="boundary to begin with")
@@ -307,6 +309,6 @@ def walk(job: str, who: str, first: int, step: int) -> None:
 
 
 if __name__ == "__main__":
-    from tests.torture import pipeline  # by its name, under which tasks find it, too
+    from tests.torture.spark import pipeline
 
     pipeline.main()

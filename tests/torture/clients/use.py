@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from tests.crash.files_check import Raw
 
 if TYPE_CHECKING:
-    from tests.torture.load import Load
+    from tests.torture.clients.load import Load
 
 
 class Use:

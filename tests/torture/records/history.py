@@ -26,7 +26,7 @@ from typing import NamedTuple
 
 from tests.crash.oracle import Violation
 
-CHECKER = Path(__file__).with_name("linearizable")
+CHECKER = Path(__file__).parents[1] / "linearizable"
 SOURCES = ("go.mod", "go.sum", "main.go")
 STALENESS_NS = 1_000_000_000
 """How old the answer may be that a queue ends here: the queues follow the log a little later."""

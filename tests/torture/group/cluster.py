@@ -1,7 +1,7 @@
 """A group of three members, etcd, a name server and a client, each in a network namespace.
 
-The client is a :mod:`witness <tests.torture.witness>`, which shares nothing with the members.
-:mod:`tests.torture.cluster_faults` lists what happens to them.
+The client is a :mod:`witness <tests.torture.clients.witness>`, which shares nothing with the
+members. :mod:`tests.torture.group.cluster_faults` lists what happens to them.
 """
 
 import asyncio
@@ -17,10 +17,10 @@ from typing import Any
 
 from tests.crash.files_check import check_files, readable
 from tests.replication.etcd_server import etcd_server
-from tests.torture.bridge import PEERS, Bridge, Node
+from tests.torture.clients.witness import PLACES
+from tests.torture.group.bridge import PEERS, Bridge, Node
 from tests.torture.process import SLOTS, BrokerProcess
-from tests.torture.witness import PLACES
-from tests.torture.witness_ledger import Found, Ledger
+from tests.torture.records.witness_ledger import Found, Ledger
 
 from firetrail.errors import NotReachedError
 from firetrail.replication.group.etcd import EtcdCoordinator
@@ -119,7 +119,7 @@ class WitnessProcess:
     """The client in its namespace."""
 
     def __init__(self, ledger: Path, node: Node, namesrv: str, seed: int) -> None:
-        program = [sys.executable, "-m", "tests.torture.witness", namesrv, str(ledger)]
+        program = [sys.executable, "-m", "tests.torture.clients.witness", namesrv, str(ledger)]
         self._command = [*node.prefix, *program, "--seed", str(seed)]
         self._process: asyncio.subprocess.Process | None = None
         self.ledger = ledger

@@ -20,7 +20,7 @@ from tests.crash.files_check import read_log
 from tests.crash.oracle import Violation
 from tests.helpers import small_config
 from tests.stores import overwrite
-from tests.torture.outcomes import (
+from tests.torture.spark.outcomes import (
     READ,
     bodies,
     listed_rows,

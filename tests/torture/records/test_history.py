@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 from tests.crash.oracle import Violation
-from tests.torture.history import (
+from tests.torture.records.history import (
     CheckerMissing,
     Kind,
     Operation,

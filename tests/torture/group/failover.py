@@ -4,7 +4,7 @@ The result is checked without any knowledge of who was the master when. Every ac
 is in the final log of every member, at the offset that its producer was told, and a message that
 was sent after another one was acknowledged has a larger offset. Two masters that both acknowledge
 cannot produce such a history. What clients sent and read is checked as the history of one log per
-queue (:mod:`tests.torture.history`).
+queue (:mod:`tests.torture.records.history`).
 """
 
 import asyncio
@@ -19,14 +19,7 @@ from random import Random
 
 from tests.crash.files_check import UNIT, check_files, readable
 from tests.ports import free_ports
-from tests.torture.history import (
-    CheckerMissing,
-    as_json,
-    check_history,
-    check_linearizable,
-    checker,
-)
-from tests.torture.networks import (
+from tests.torture.group.networks import (
     ETCD,
     Namespaces,
     Network,
@@ -36,7 +29,14 @@ from tests.torture.networks import (
     run_in_namespace,
 )
 from tests.torture.process import SLOTS, BrokerProcess
-from tests.torture.recorder import TOPIC, Ack, Recorder
+from tests.torture.records.history import (
+    CheckerMissing,
+    as_json,
+    check_history,
+    check_linearizable,
+    checker,
+)
+from tests.torture.records.recorder import TOPIC, Ack, Recorder
 
 from firetrail.errors import NotReachedError
 from firetrail.replication.group.etcd import EtcdCoordinator

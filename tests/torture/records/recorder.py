@@ -9,7 +9,7 @@ from random import Random
 from typing import NamedTuple
 
 from tests.crash.files_check import Raw, pulled
-from tests.torture.history import Kind, Operation
+from tests.torture.records.history import Kind, Operation
 
 from firetrail.errors import FiretrailError
 from firetrail.remoting.connections.remoting_client import RemotingClient

@@ -16,13 +16,13 @@ from unittest import mock
 
 from tests.crash.files_check import Raw
 from tests.crash.oracle import Violation
-from tests.torture.administration import Administering
-from tests.torture.ledger import Ledger
-from tests.torture.open_transactions import Transacting
-from tests.torture.ordered_messages import Ordering
-from tests.torture.pops import Popping
-from tests.torture.retries import Retrying
-from tests.torture.use import Use
+from tests.torture.clients.administration import Administering
+from tests.torture.clients.open_transactions import Transacting
+from tests.torture.clients.ordered_messages import Ordering
+from tests.torture.clients.pops import Popping
+from tests.torture.clients.retries import Retrying
+from tests.torture.clients.use import Use
+from tests.torture.records.ledger import Ledger
 
 from firetrail.client import Message, Producer, PullConsumer, PushConsumer, SendResult, SendStatus
 from firetrail.client.consumers.push import group_requests, process_queue

@@ -5,9 +5,9 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from tests.torture.bridge import NoNamespaces, check_namespaces
-from tests.torture.cluster_rounds import Row, table
-from tests.torture.witness_ledger import Found, Ledger, Place, Verdict, body_of, name_in
+from tests.torture.group.bridge import NoNamespaces, check_namespaces
+from tests.torture.group.cluster_rounds import Row, table
+from tests.torture.records.witness_ledger import Found, Ledger, Place, Verdict, body_of, name_in
 
 PLACE: Place = ("Plain", 0)
 LATER: Place = ("Later", 0)

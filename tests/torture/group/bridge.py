@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from contextlib import AsyncExitStack
 from typing import NamedTuple
 
-from tests.torture.networks import new_namespace, run
+from tests.torture.group.networks import new_namespace, run
 
 NETWORK = "10.78.0"
 PEERS = f"{NETWORK}.0/24"

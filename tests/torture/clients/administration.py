@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tests.crash.files_check import Raw
 from tests.crash.oracle import Violation
-from tests.torture.use import Use, config_of
+from tests.torture.clients.use import Use, config_of
 
 from firetrail.client import Admin
 from firetrail.remoting.messages.bodies import SubscriptionGroupConfig

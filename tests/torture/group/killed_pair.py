@@ -17,10 +17,10 @@ from types import MappingProxyType
 from tests.crash.files_check import check_files, readable
 from tests.crash.oracle import SCHEDULE, Violation
 from tests.ports import free_port
+from tests.torture.clients.load import Load
 from tests.torture.faults import CHANGES, KILL, Faults
-from tests.torture.ledger import Ledger, serial_of
-from tests.torture.load import Load
 from tests.torture.process import SLOTS, BrokerProcess, Refused
+from tests.torture.records.ledger import Ledger, serial_of
 from tests.torture.scene import Scene
 
 REPLICATION = {

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from tests.crash.oracle import Violation
-from tests.torture.ledger import Ledger
+from tests.torture.records.ledger import Ledger
 
 from firetrail import Message, Store, StoreConfig
 
