@@ -13,7 +13,6 @@ from typing import Any
 
 from firetrail.broker.config import BrokerConfig
 from firetrail.pace.periodic import GuardedStep, every
-from firetrail.proxy.calls.client_presence import SessionCalls
 from firetrail.proxy.calls.consumption.pop_requests import PopRequests
 from firetrail.proxy.calls.consumption.receipt_calls import ReceiptCalls
 from firetrail.proxy.calls.consumption.receive import ReceiveCalls
@@ -23,6 +22,7 @@ from firetrail.proxy.calls.offsets import OffsetCalls
 from firetrail.proxy.calls.recall import RecallCalls
 from firetrail.proxy.calls.routes import RouteCalls
 from firetrail.proxy.calls.send import SendCalls
+from firetrail.proxy.calls.session_calls import SessionCalls
 from firetrail.proxy.calls.status_codes import status_of
 from firetrail.proxy.calls.telemetry import Telemetry
 from firetrail.proxy.calls.transactions import KnownTransactions, TransactionCalls

@@ -4,7 +4,7 @@ import pytest
 from tests.proxy.fakes import FakeBrokers, FakeCall
 
 from firetrail.errors import ProxyError, RequestError
-from firetrail.proxy.calls.client_presence import SessionCalls
+from firetrail.proxy.calls.session_calls import SessionCalls
 from firetrail.proxy.schema.messages import (
     ClientType,
     Code,
