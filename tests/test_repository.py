@@ -64,6 +64,7 @@ ACTIVITY = re.compile(
 FIGURES_OF_SPEECH = {
     *("Sight", "Patience", "Lives", "Homeless", "Turns", "Toll", "Rivals", "Overrun"),
     *("Presence", "Shower", "Weighty", "Chooser", "Twins", "Wording", "Flaw", "Woken"),
+    *("Parcel", "Life"),
 }
 # A default that the reader has to work out.
 UNNAMED_DEFAULT = re.compile(r"Default:\s+(?:it|they|this|that is|nothing|nobody|everybody)\b")

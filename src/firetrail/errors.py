@@ -75,9 +75,9 @@ class FormatError(FiretrailError, ValueError):
     """Bytes or text violate their format.
 
     Args:
-        field: the part of the input that is wrong.
-        offset: its position in the input of the decoder, in bytes, or in characters for text.
-        detail: what is wrong, and the remedy.
+        field: The part of the input that is wrong.
+        offset: Its position in the input of the decoder, in bytes, or in characters for text.
+        detail: What is wrong, and the remedy.
     """
 
     def __init__(self, field: str, offset: int, detail: str) -> None:
@@ -107,8 +107,8 @@ class RequestError(FiretrailError):
     A handler raises it to send an error response, and the client that receives it raises it again.
 
     Args:
-        code: the response code (:class:`ResponseCode`).
-        remark: the reason, in the words of the peer.
+        code: The response code (:class:`ResponseCode`).
+        remark: The reason, in the words of the peer.
     """
 
     def __init__(self, code: int, remark: str) -> None:
@@ -129,8 +129,8 @@ class NoRouteYetError(RequestError):
     moment, either.
 
     Args:
-        code: the response code, TOPIC_NOT_EXIST.
-        remark: the reason.
+        code: The response code, TOPIC_NOT_EXIST.
+        remark: The reason.
     """
 
     def __init__(self, code: int, remark: str) -> None:
@@ -142,8 +142,8 @@ class NoMasterYetError(NoRouteYetError):
     """No master of a broker is registered at the moment, only replicas: none can be sent to.
 
     Args:
-        code: the response code, TOPIC_NOT_EXIST.
-        remark: the reason.
+        code: The response code, TOPIC_NOT_EXIST.
+        remark: The reason.
     """
 
 
@@ -151,8 +151,8 @@ class GrpcError(FiretrailError):
     """A gRPC call ends with another status than OK.
 
     Args:
-        code: the status (:class:`firetrail.proxy.transport.call.StatusCode`).
-        text: the reason, for the person who reads the client's log.
+        code: The status (:class:`firetrail.proxy.transport.call.StatusCode`).
+        text: The reason, for the person who reads the client's log.
     """
 
     def __init__(self, code: int, text: str) -> None:
@@ -168,8 +168,8 @@ class ProxyError(FiretrailError):
     """A call of a gRPC client is answered with an error code.
 
     Args:
-        code: the code (``Code`` of the gRPC schema).
-        text: the reason.
+        code: The code (``Code`` of the gRPC schema).
+        text: The reason.
     """
 
     def __init__(self, code: int, text: str) -> None:
@@ -219,10 +219,10 @@ class ConfigError(FiretrailError, ValueError):
     """A setting or an argument has a value that is not allowed, or its key does not exist.
 
     Args:
-        key: the name of the setting or argument.
-        value: the value that was given.
-        allowed: what is allowed instead.
-        place: the file and line of the value with a colon and a space; empty if it is in no file.
+        key: The name of the setting or argument.
+        value: The value that was given.
+        allowed: What is allowed instead.
+        place: The file and line of the value with a colon and a space; empty if it is in no file.
     """
 
     def __init__(self, key: str, value: object, allowed: str, place: str = "") -> None:
@@ -339,12 +339,12 @@ class StoreDamagedError(StoreError):
     """Data below the durable watermark does not read back; it is never truncated silently.
 
     Args:
-        file: the damaged file.
-        offset: the position in the file.
-        physical_offset: the position in the commit log of the record concerned; None if the damage
+        file: The damaged file.
+        offset: The position in the file.
+        physical_offset: The position in the commit log of the record concerned; None if the damage
             does not concern a record (a header, a file name, a length).
-        detail: what is wrong.
-        remedy: what to do about it.
+        detail: What is wrong.
+        remedy: What to do about it.
     """
 
     def __init__(
@@ -422,8 +422,8 @@ class IllegalMessageError(StoreError):
     """The format cannot represent the message, or the store must not accept it.
 
     Args:
-        field: the part of the message at fault: ``"topic"``, ``"body"``, ``"property KEYS"``.
-        detail: what is wrong, and what is allowed.
+        field: The part of the message at fault: ``"topic"``, ``"body"``, ``"property KEYS"``.
+        detail: What is wrong, and what is allowed.
     """
 
     code = 13  # MESSAGE_ILLEGAL

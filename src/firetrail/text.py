@@ -72,7 +72,7 @@ def typo_of(name: str, names: Iterable[str]) -> str:
     """Return the name of which ``name`` is a misspelling; empty if there is none.
 
     At most two letters are wrong, missing, added or swapped, and at most one in a short name.
-    Unlike a name that is only similar, it is hardly a name of its own.
+    A name that is only similar may be meant as it is; one that is this near hardly is.
     """
     most = TYPO_MAX if len(name) >= TYPO_LONG else 1
     near = [(edit_distance(name.lower(), other.lower(), most), other) for other in names]

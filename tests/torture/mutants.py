@@ -23,7 +23,7 @@ from tests.torture.syncs import check_failed_sync
 from firetrail.broker.pop.pop_checkpoints import REVIVE_GROUP, PopCheckpoints
 from firetrail.broker.processors.recall import RecallProcessor
 from firetrail.broker.processors.send_back import SendBackProcessor
-from firetrail.broker.services.schedule import Schedule
+from firetrail.broker.services.schedule import ScheduleService
 from firetrail.broker.state.offsets import OffsetTable
 from firetrail.broker.state.saver import Saver
 from firetrail.broker.timer.timer_service import TimerService
@@ -134,13 +134,13 @@ def saves_not_waited_for() -> None:
 
 def delays_ahead() -> None:
     """Delayed messages count as delivered before they are."""
-    content = Schedule.content
+    content = ScheduleService.content
 
     def ahead(self: Any) -> Any:
         found = content(self)
         return type(found)({level: offset + 3 for level, offset in found.offset_table.items()})
 
-    Schedule.content = ahead  # type: ignore[method-assign]
+    ScheduleService.content = ahead  # type: ignore[method-assign]
 
 
 def timers_ahead() -> None:

@@ -22,7 +22,7 @@ def check_acl_deletion(
         acls: The policies of all users.
         name: The name of the user.
         resource: The resource of the entries; None for all.
-        policy_type: Which policy; None for both.
+        policy_type: The type of the policy; None for both.
         place: Where the user is, for the error.
 
     Raises:

@@ -17,10 +17,10 @@ class CopiedUsers(NamedTuple):
 
     Attributes:
         users: The users by name.
-        changes: What has changed, such as ``deleted user alice``.
+        changes: The changes, such as ``deleted user alice``.
         missing: The names of the master's users that the slave lacks, because it does not know
             their passwords.
-        unverified: How many users have a password that could not be compared.
+        unverified: The number of users whose password could not be compared.
     """
 
     users: Mapping[str, User]
@@ -32,7 +32,7 @@ class CopiedUsers(NamedTuple):
 def copied_users(
     own: Mapping[str, User], infos: Iterable[UserInfo], acls: Iterable[AclInfo]
 ) -> CopiedUsers:
-    """Return the users of a slave as they are at its master, as far as that is known.
+    """Return the users of a slave with what is known of them at its master.
 
     Args:
         own: The users of the slave by name.

@@ -25,10 +25,10 @@ class FileAccess:
 
     Args:
         folder: The folder that contains ``config`` with the file of users, and the audit log.
-        policy: What to check.
+        policy: The checks.
         audit: The settings of the audit log.
         system: Files and clock to use.
-        limits: What each user may use. Default: users have no limits.
+        limits: The limits of each user. Default: users have no limits.
 
     Attributes:
         guard: Decides about every request.

@@ -102,10 +102,10 @@ class Guard:
 
     Args:
         users: The users.
-        policy: What to check.
+        policy: The checks.
         clock: The clock.
         audit: Records logins. Default: logins are not recorded.
-        limits: What each user may use. Default: users have no limits.
+        limits: The limits of each user. Default: users have no limits.
         files: The files of the users, if others change them. Default: only requests change users.
 
     Attributes:
@@ -208,7 +208,7 @@ class Guard:
         audit log records a refusal, except that of a gRPC client, whose call is recorded instead.
 
         Args:
-            connection: Where the request came from.
+            connection: The connection that the request came over.
             request: The request.
 
         Raises:

@@ -121,7 +121,7 @@ def no_record(caller: Caller | None, detail: str, *actions: Action) -> RequestEr
     that it cannot find out where they are.
 
     Args:
-        caller: Who sent the request; None if there is no access control.
+        caller: The sender of the request; None if there is no access control.
         detail: What is missing, for all others.
         actions: What the request does with a record.
     """

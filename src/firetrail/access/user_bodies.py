@@ -37,8 +37,8 @@ class UserInfo(Body):
     """A user. Only requests and the file contain the password, never an answer.
 
     Args:
-        username: the name of the user. Default: none; the header of a request has it, too.
-        password: the password. Default: None, which changes nothing.
+        username: The name of the user. Default: none; the header of a request has it, too.
+        password: The password. Default: None, which changes nothing.
         user_type: ``Super`` or ``Normal``. Default: None, which changes nothing.
         user_status: ``enable`` or ``disable``. Default: None, which changes nothing.
     """
@@ -55,9 +55,9 @@ class PolicyEntryInfo(Body):
     """One entry of a policy.
 
     Args:
-        resource: what it is about, such as ``Topic:orders``.
-        actions: the names of the actions. Default: none.
-        source_ips: the addresses and networks of clients that it is for. Default: None, all.
+        resource: The subject, such as ``Topic:orders``.
+        actions: The names of the actions. Default: none.
+        source_ips: The addresses and networks of clients that it is for. Default: None, all.
         decision: ``Allow`` or ``Deny``. Default: empty, which is invalid.
     """
 
@@ -101,7 +101,7 @@ class PolicyInfo(Body):
 
     Args:
         policy_type: ``Custom`` or ``Default``. Default: None, which means ``Custom``.
-        entries: the entries. Default: none.
+        entries: The entries. Default: none.
     """
 
     policy_type: str | None = None
@@ -118,8 +118,8 @@ class AclInfo(Body):
     """The policies of a user.
 
     Args:
-        subject: the user, as ``User:name``. Default: none; the header of a request has it, too.
-        policies: the policies. Default: none.
+        subject: The user, as ``User:name``. Default: none; the header of a request has it, too.
+        policies: The policies. Default: none.
     """
 
     subject: str = ""

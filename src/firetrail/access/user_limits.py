@@ -73,7 +73,7 @@ class UserLimits:
 
         Args:
             user: The user.
-            connection: Where the request arrived.
+            connection: The connection that the request came over.
             size: The bytes of the request.
         """
         if not self._has_rates or user.is_super:

@@ -101,6 +101,6 @@ def proves(caller: Caller | None) -> bool:
     those on a white list do not.
 
     Args:
-        caller: Who sent the request; None if there is no access control.
+        caller: The sender of the request; None if there is no access control.
     """
     return caller is None or caller.is_authenticated

@@ -14,9 +14,9 @@ class Credentials:
     cannot be pickled, so that no secret reaches a log, an event log or a checkpoint by accident.
 
     Args:
-        access_key: the name of the user. It is sent with every request.
-        secret_key: the key of the signatures. It is never sent.
-        security_token: a token that some services issue together with temporary keys; it is sent
+        access_key: The name of the user. It is sent with every request.
+        secret_key: The key of the signatures. It is never sent.
+        security_token: A token that some services issue together with temporary keys; it is sent
             with every request. None if there is none.
 
     Raises:

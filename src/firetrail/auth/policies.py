@@ -76,7 +76,7 @@ class PolicyEntry:
     """One line of a policy.
 
     Attributes:
-        resource: What it is about.
+        resource: The subject.
         actions: The actions that are allowed or denied.
         decision: Whether they are allowed or denied.
         sources: The addresses and networks of clients it applies to; none means all.
@@ -213,7 +213,7 @@ class User:
         Args:
             wanted: The permission that the user does not have.
             source: The IP address that the request came from.
-            why: Why it does not have it.
+            why: The reason why it does not have it.
         """
         return (
             f"{self.subject} has no permission to access {wanted.resource} from {source or '?'},"

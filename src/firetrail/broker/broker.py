@@ -70,9 +70,9 @@ class Broker:
         namesrv_listens: Addresses that the name server listens on.
         tls: The TLS of its ports; None without any.
         client_access: Credentials and TLS of its own requests; None for those in the environment.
-        epochs: Which master wrote which part of the log, after the start.
+        epochs: The masters of the parts of the log, after the start.
         roles: The file that keeps a changed role over a restart.
-        access: Who may do what; the gRPC service asks it, too.
+        access: The permissions of users; the gRPC service asks it, too.
         insecure: Whether it may be exposed without access control.
         slave_mark: Tells whether the store was last a slave's, after the start.
     """
@@ -110,7 +110,7 @@ class Broker:
                 are written to it. Default: None; changes are lost when the broker stops.
             ignore_unsupported: Names of unsupported features of a Java broker's folder that do not
                 keep the broker from starting (:mod:`firetrail.broker.unsupported`).
-                Default: none.
+                Default: None.
             tls: The TLS of all ports, that of the name server included. Default: that in the
                 settings.
             client_access: Credentials and TLS for requests to name servers and other brokers.
@@ -344,7 +344,7 @@ class Broker:
         """Change neither log nor tables before a hand-over: see :meth:`Terms.freeze`.
 
         Args:
-            reason: Why, in the words of refusals.
+            reason: The reason, as refusals state it.
         """
         await self._terms.freeze(reason)
 

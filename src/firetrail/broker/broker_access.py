@@ -102,7 +102,7 @@ class BrokerAccess:
             self.audit.start(created)
 
     async def close(self) -> None:
-        """Stop to follow the files of ACL 1.0, and write the rest of the audit log."""
+        """Stop following the files of ACL 1.0, and write the rest of the audit log."""
         if self._watching is not None:
             self._watching.cancel()
             with suppress(asyncio.CancelledError):

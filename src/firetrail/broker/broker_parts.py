@@ -36,7 +36,7 @@ from firetrail.broker.services.clients import Clients
 from firetrail.broker.services.long_polling import LongPolling
 from firetrail.broker.services.rebalance_locks import RebalanceLockManager
 from firetrail.broker.services.registration import RegistrationService
-from firetrail.broker.services.schedule import Schedule
+from firetrail.broker.services.schedule import ScheduleService
 from firetrail.broker.services.traffic import Traffic
 from firetrail.broker.state.excess_positions import (
     ExcessPosition,
@@ -110,7 +110,7 @@ class Parts:
     """The parts of a broker, recovered but not started."""
 
     state: BrokerState
-    schedule: Schedule
+    schedule: ScheduleService
     transactions: Transactions
     checkpoints: PopCheckpoints
     orders: PopOrders
@@ -166,7 +166,7 @@ def build(
     filters = _filters(env, store) if not is_slave else None
     state = _state(env, store, topics, groups, offsets, clients, filters)
     delay_file = ConfigFile(system, env.folder, DELAY_OFFSETS, store.embedded.flush)
-    schedule = Schedule(delay_file, store, store.config.delay_levels, now_ms)
+    schedule = ScheduleService(delay_file, store, store.config.delay_levels, now_ms)
     transactions = Transactions(state)
     checkpoints = PopCheckpoints(store, topics, offsets, env.live.current.name, now_ms, now)
     timer = TimerService(system, env.folder, store, env.live.current, topics.revive)

@@ -81,7 +81,7 @@ def copy_record(
         more_attempts: How much higher the count of deliveries is in the copy. It starts from 0 if
             a producer has set a negative one, which would delay the end of the retries, and stays
             at the highest number that a record can hold.
-        delay_level: How long the copy is delayed; 0 delivers it at once.
+        delay_level: The time for which the copy is delayed; 0 delivers it at once.
         wait_for_flush: Whether a put waits for the disk if the store is configured to.
     """
     attempts = record.reconsume_times

@@ -75,16 +75,16 @@ class Term:
     :meth:`open` recovers the parts without awaiting anything; :meth:`start` starts their services.
 
     Attributes:
-        plan: What the term was opened with.
+        plan: The plan that the term was opened with.
         store: The open store.
         parts: The parts that were recovered from it.
         handlers: The handlers of their requests, by request code.
-        replica: What follows the master, in the term of a slave.
-        epoch_fence: What keeps a former master from accepting messages, in the term of a master.
-        ha: What sends the log to replicas, in the term of a master.
-        repair: What repairs damaged records.
-        scrub: What looks for damaged records.
-        relay: What passes requests of clients on to the master, in the term of a slave.
+        replica: The service that follows the master, in the term of a slave.
+        epoch_fence: The fence against a former master, in the term of a master.
+        ha: The service that sends the log to replicas, in the term of a master.
+        repair: The service that repairs damaged records.
+        scrub: The service that looks for damaged records.
+        relay: The relay of requests to the master, in the term of a slave.
     """
 
     store: BrokerStore
@@ -97,7 +97,7 @@ class Term:
         """Prepare a term.
 
         Args:
-            plan: What to open it with.
+            plan: The settings and parts to open it with.
             drain: Waits until no request is handled any more. The term calls it at its end, before
                 the tables that requests change are saved.
         """

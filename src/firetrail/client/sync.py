@@ -128,7 +128,7 @@ class _SyncClient(_SyncFacade[C]):
         """Finish running calls and listeners, and leave the cluster; ``with`` does this on exit.
 
         Args:
-            grace_s: how long to wait for running calls and listeners, in seconds. Default: 5.
+            grace_s: How long to wait for running calls and listeners, in seconds. Default: 5.
         """
         if not self._process.is_this:  # the other process closes it
             return
@@ -143,11 +143,11 @@ class SyncProducer(_SyncClient[client.Producer]):
     """Sends messages: see :class:`firetrail.client.Producer`.
 
     Args:
-        namesrv: the address of a name server, or several.
-        group: the name of the producer group. Default: ``FIRETRAIL_PRODUCER``.
-        check: the function that returns the outcome of a transaction when a broker asks for it. It
+        namesrv: The address of a name server, or several.
+        group: The name of the producer group. Default: ``FIRETRAIL_PRODUCER``.
+        check: The function that returns the outcome of a transaction when a broker asks for it. It
             is called in a thread of its own. Default: none.
-        options: the other arguments of the asynchronous class.
+        options: The other arguments of the asynchronous class.
     """
 
     def __init__(
@@ -177,8 +177,8 @@ class SyncProducer(_SyncClient[client.Producer]):
         """Send a message that consumers see only if ``decide`` commits it.
 
         Args:
-            message: the message to send; it must not be delayed.
-            decide: the function that gets the message and returns its Outcome. It is called in the
+            message: The message to send; it must not be delayed.
+            decide: The function that gets the message and returns its Outcome. It is called in the
                 thread of the caller, so that it can use the caller's database connection.
 
         Raises:
@@ -210,9 +210,9 @@ class SyncPullConsumer(_SyncClient[client.PullConsumer]):
     """Reads queues at given offsets: see :class:`firetrail.client.PullConsumer`.
 
     Args:
-        namesrv: the address of a name server, or several.
-        group: the name of the consumer group. Default: ``FIRETRAIL_PULL_CONSUMER``.
-        options: the other arguments of the asynchronous class.
+        namesrv: The address of a name server, or several.
+        group: The name of the consumer group. Default: ``FIRETRAIL_PULL_CONSUMER``.
+        options: The other arguments of the asynchronous class.
     """
 
     def __init__(
@@ -251,10 +251,10 @@ class SyncSimpleConsumer(_SyncClient[client.SimpleConsumer]):
     """Receives messages and acknowledges each: see :class:`firetrail.client.SimpleConsumer`.
 
     Args:
-        namesrv: the address of a name server, or several.
-        group: the name of the consumer group.
-        topics: the subscriptions by topic.
-        options: the other arguments of the asynchronous class.
+        namesrv: The address of a name server, or several.
+        group: The name of the consumer group.
+        topics: The subscriptions by topic.
+        options: The other arguments of the asynchronous class.
     """
 
     def __init__(
@@ -275,12 +275,12 @@ class SyncPushConsumer(_SyncClient[client.PushConsumer]):
     """Consumes topics as a member of a group: see :class:`firetrail.client.PushConsumer`.
 
     Args:
-        namesrv: the address of a name server, or several.
-        group: the name of the consumer group.
-        listener: the function that consumes a message. It is called in threads of a pool, several
+        namesrv: The address of a name server, or several.
+        group: The name of the consumer group.
+        listener: The function that consumes a message. It is called in threads of a pool, several
             at once; the message is retried if it raises.
-        topics: the subscriptions by topic.
-        options: the other arguments of the asynchronous class.
+        topics: The subscriptions by topic.
+        options: The other arguments of the asynchronous class.
     """
 
     def __init__(
@@ -305,8 +305,8 @@ class SyncAdmin(_SyncClient[client.Admin]):
     """Inspects a cluster and changes it: see :class:`firetrail.client.Admin`.
 
     Args:
-        namesrv: the address of a name server, or several.
-        options: the other arguments of the asynchronous class.
+        namesrv: The address of a name server, or several.
+        options: The other arguments of the asynchronous class.
     """
 
     def __init__(self, namesrv: str | Sequence[str], **options: Any) -> None:
@@ -365,7 +365,7 @@ class SyncOffsets(_SyncFacade[Offsets]):
         """Return the address of the broker that is asked about a queue.
 
         Args:
-            queue: the queue.
+            queue: The queue.
         """
 
         async def find() -> str:

@@ -36,7 +36,7 @@ def method_of(sys_flag: int) -> str | None:
     """Return the name of the method in the flags of a message with a compressed body.
 
     Args:
-        sys_flag: the flags of the message.
+        sys_flag: The flags of the message.
 
     Returns:
         None if the method is unknown. Bodies of the method ``ZLIB`` may also be gzip.
@@ -48,12 +48,12 @@ def inflated(raw: bytes, sys_flag: int, limit: int | None = None) -> bytes:
     """Decompress a body with the method in the flags of its message.
 
     Args:
-        raw: the compressed body.
-        sys_flag: the flags of the message.
-        limit: the most bytes that the result may have. Default: INFLATED_MAX.
+        raw: The compressed body.
+        sys_flag: The flags of the message.
+        limit: The most bytes that the result may have. Default: INFLATED_MAX.
 
     Raises:
-        FormatError: the method is unknown, as RocketMQ's clients report it; its library is not
+        FormatError: The method is unknown, as RocketMQ's clients report it; its library is not
             installed; or the body is not valid, cut off, or too long.
     """
     name = method_of(sys_flag)

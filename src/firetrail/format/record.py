@@ -58,11 +58,11 @@ class Record(NamedTuple):
         queue_offset: The number of the message within its queue.
         physical_offset: The position of the record in the commit log.
         sys_flag: RocketMQ's flags: compression, transaction state, address families.
-        born_time: When the message was created, in ms since 1970.
+        born_time: The time at which the message was created, in ms since 1970.
         born_host: The host that created it.
-        store_time: When the broker stored it, in ms since 1970.
+        store_time: The time at which the broker stored it, in ms since 1970.
         store_host: The broker that stored it.
-        reconsume_times: How often the message was retried.
+        reconsume_times: The number of times that the message was retried.
         prepared_offset: For the end of a transaction, the physical offset of its half message.
         body: The content as stored, which may be compressed.
         topic: The topic.

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from firetrail.errors import ConfigError, RequestError
 from firetrail.format.files.java_properties import parse_properties
-from firetrail.namesrv.state import State
+from firetrail.namesrv.state import NameServerState
 from firetrail.remoting.connections.connection import Connection
 from firetrail.remoting.connections.handlers import Answer, Handler
 from firetrail.remoting.messages.bodies import KVTable, TopicList
@@ -30,10 +30,10 @@ UNIT_SUBSCRIBED = 2
 """Bit of a topic's system flags: consumers of a unit have subscribed to the topic."""
 
 
-class AdminAnswers:
+class AdminProcessor:
     """Handlers of administrative requests. They read and change the tables."""
 
-    def __init__(self, state: State) -> None:
+    def __init__(self, state: NameServerState) -> None:
         self._state = state
         self._routes = state.routes
         self._kv = state.kv

@@ -7,7 +7,7 @@ from firetrail.auth.resources import Action, ResourceType, need
 from firetrail.errors import RequestError
 from firetrail.namesrv.kv import ORDER_TOPICS
 from firetrail.namesrv.routes import EXPIRY_MAX_S, EXPIRY_S, TOPICS_MAX, Registration
-from firetrail.namesrv.state import State
+from firetrail.namesrv.state import NameServerState
 from firetrail.remoting.connections.connection import Connection
 from firetrail.remoting.connections.handlers import Handler
 from firetrail.remoting.messages.bodies import (
@@ -38,10 +38,10 @@ YOUNG_S = 45.0
 """After this time a name server knows all brokers: they register every 30 s."""
 
 
-class RouteAnswers:
+class RouteProcessor:
     """Handlers of the requests of brokers and clients. They read and change the tables."""
 
-    def __init__(self, state: State) -> None:
+    def __init__(self, state: NameServerState) -> None:
         self._state = state
         self._routes = state.routes
         self._kv = state.kv

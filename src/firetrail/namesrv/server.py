@@ -9,12 +9,12 @@ from pathlib import Path
 from firetrail.access.file_access import FileAccess
 from firetrail.access.guard import Guard
 from firetrail.access.user_limits import user_limits
-from firetrail.namesrv.admin import AdminAnswers
+from firetrail.namesrv.admin import AdminProcessor
 from firetrail.namesrv.config import SETTINGS, NameServerConfig
 from firetrail.namesrv.kv import KVConfig
-from firetrail.namesrv.route_requests import RouteAnswers
+from firetrail.namesrv.route_requests import RouteProcessor
 from firetrail.namesrv.routes import Registration
-from firetrail.namesrv.state import State
+from firetrail.namesrv.state import NameServerState
 from firetrail.pace.periodic import GuardedStep, every
 from firetrail.remoting.connections.connection import Connection
 from firetrail.remoting.connections.handlers import Handler
@@ -68,11 +68,11 @@ class NameServer:
         config, system = config or NameServerConfig(), system or SYSTEM
         path = config.kv_config_path
         kv = KVConfig(Path(path) if path else None, system)
-        self._state = State(config, kv, clock=system.clock)
+        self._state = NameServerState(config, kv, clock=system.clock)
         self.routes = self._state.routes
         self.handlers: Mapping[int, Handler] = {
-            **RouteAnswers(self._state).handlers,
-            **AdminAnswers(self._state).handlers,
+            **RouteProcessor(self._state).handlers,
+            **AdminProcessor(self._state).handlers,
         }
         self._access: FileAccess | None = None  # its own; a broker has that of its process
         if guard is None and config.authentication:

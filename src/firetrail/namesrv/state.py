@@ -10,7 +10,7 @@ from firetrail.system import Clock
 
 
 @dataclass(slots=True)
-class State:
+class NameServerState:
     """The current settings and the tables."""
 
     config: NameServerConfig

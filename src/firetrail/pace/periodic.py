@@ -23,8 +23,8 @@ class GuardedStep:
 
     Args:
         step: A function, or a coroutine function.
-        trouble: What a failure means, in the words of the log.
-        log: Where it is logged.
+        trouble: The meaning of a failure, as the log states it.
+        log: The log that it is written to.
         level: The level of the line (default: that of an error).
         expected: Errors that explain themselves; others are logged with their traceback (default:
             those of Firetrail).
@@ -94,7 +94,7 @@ async def every(pause_s: Callable[[], float] | float, *steps: GuardedStep) -> No
 
     Args:
         pause_s: The pause before each round in seconds, or a function that returns it.
-        steps: What is done in each round.
+        steps: The steps of each round.
     """
     while True:
         await asyncio.sleep(pause_s() if callable(pause_s) else pause_s)

@@ -91,7 +91,7 @@ def naming_file(path: str | Path, remedy: str) -> Iterator[None]:
 
     Args:
         path: The file.
-        remedy: What to do if the disk is full, after "the disk is full; ".
+        remedy: The remedy if the disk is full, after "the disk is full; ".
 
     Raises:
         DiskFullError: The disk or the quota has no space left.

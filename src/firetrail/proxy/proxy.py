@@ -87,7 +87,7 @@ class Proxy:
             port: The port; 0 picks a free one.
             advertised: The address that clients use if the proxy listens on all addresses.
                 Default: ``host``.
-            remedy: What the user can do if the port is in use. Default: stop the other program, or
+            remedy: The remedy if the port is in use. Default: stop the other program, or
                 choose another port.
             insecure: Whether the proxy may listen beyond the loopback interface without a guard.
                 Default: False.

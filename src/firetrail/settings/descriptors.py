@@ -18,7 +18,7 @@ def files_max(descriptors: int) -> int:
     """Return the limit of open files of queues.
 
     Args:
-        descriptors: How many descriptors the process may have.
+        descriptors: The number of descriptors that the process may have.
     """
     spare = max(OTHERS, descriptors // 2)
     return min(max((descriptors - spare) // PER_FILE, FILES_LEAST), FILES_MOST)
@@ -28,6 +28,6 @@ def connections_max(descriptors: int) -> int:
     """Return the limit of the connections of all servers of the process together.
 
     Args:
-        descriptors: How many descriptors the process may have.
+        descriptors: The number of descriptors that the process may have.
     """
     return max(descriptors - PER_FILE * files_max(descriptors) - OTHERS, CONNECTIONS_LEAST)

@@ -82,7 +82,7 @@ class BrokerStore:
                 nothing more until it knows the in-sync set. Default: False.
             loading: Whether messages that replicas have to confirm can be read until
                 :meth:`withhold_unconfirmed` hides them. A broker that starts reads its own queues
-                before that: they tell which transactions and pops are open. Default: False.
+                before that: They tell which transactions and pops are open. Default: False.
         """
         return cls(Engine(path, config, system, in_group=in_group, loading=loading))
 

@@ -32,7 +32,7 @@ from firetrail.store.bulk_journal import Commit, Journal, Ticket
 from firetrail.store.inspect.view import StoreState, StoreView
 from firetrail.store.log.good_records import GoodRecord, good_records
 from firetrail.store.log.paths import settle_paths
-from firetrail.store.queues.generations import begins_new_life
+from firetrail.store.queues.generations import begins_generation
 from firetrail.store.queues.queue_table import QueueKey
 from firetrail.store.root.folder import AbortFile, FolderLock, prepare_folder
 from firetrail.store.root.sizes import adopt_sizes
@@ -184,7 +184,7 @@ class BulkAppend:
             segment = self._roll(segment)
         key = (record.topic, record.queue_id)
         number = self._next.get(key, 0) if record.in_queue else record.queue_offset
-        if record.in_queue and begins_new_life(record.queue_offset, number):
+        if record.in_queue and begins_generation(record.queue_offset, number):
             number = 0
         moved = move_record(content, segment.base + segment.wrote, number)
         self._place(segment, moved)

@@ -76,7 +76,7 @@ class Store(StoreStatus):
 
         Args:
             within_s: Seconds after which the remaining work is left to the next opening, which then
-                recovers: all messages are in the log and on disk, but queues and index may lack the
+                recovers: All messages are in the log and on disk, but queues and index may lack the
                 last ones. None (the default) finishes all work.
 
         Raises:
@@ -442,7 +442,7 @@ class Store(StoreStatus):
 
         Args:
             listener: Called with a list of :class:`Arrival` in the thread that dispatched the
-                messages: that of the dispatcher, or in a broker also that of a put or pull. It must
+                messages: That of the dispatcher, or in a broker also that of a put or pull. It must
                 return quickly, because dispatch waits for it.
         """
         function("listener", listener, "def on_arrival(arrivals)")

@@ -45,10 +45,10 @@ class System:
     """The operating system as the store sees it. Tests replace parts of it.
 
     Args:
-        files: the operations on files (default: those of the operating system).
-        clock: the clock (default: that of the operating system).
-        memory_bytes: the size of the memory, which limits caches (default: all of the machine).
-        threads: starts background threads (default: threads of this process).
+        files: The operations on files (default: those of the operating system).
+        clock: The clock (default: that of the operating system).
+        memory_bytes: The size of the memory, which limits caches (default: all of the machine).
+        threads: Starts background threads (default: threads of this process).
     """
 
     files: Files = field(default_factory=Files)

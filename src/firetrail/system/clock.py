@@ -24,6 +24,6 @@ class Clock:
         """Wait.
 
         Args:
-            pause_ms: how long, in milliseconds.
+            pause_ms: The time, in milliseconds.
         """
         time.sleep(pause_ms / 1000)

@@ -81,7 +81,7 @@ class Threads:
 
         Args:
             name: The name of the thread; those of Firetrail begin with ``firetrail-``.
-            run: What the thread does.
+            run: The function that the thread runs.
         """
         return threading.Thread(target=run, name=name, daemon=True)
 
@@ -117,7 +117,7 @@ class Threads:
         Args:
             name: The name of the thread.
             items: The items; exceptions of their iterator are raised here.
-            limit: How many items wait at most.
+            limit: The number of items that wait at most.
         """
         computed: Queue[A | _LastItem] = Queue(limit)
         ended = threading.Event()

@@ -39,7 +39,7 @@ def issue(
     Args:
         name: The common name of its holder.
         hosts: The host names and addresses that it is for.
-        days: How long it is valid.
+        days: The time for which it is valid.
         issuer: The authority that signs it. Default: its holder.
         is_authority: Whether its holder may issue certificates. Default: False.
         password: The password of its key. Default: the key is not encrypted.

@@ -36,7 +36,7 @@ def load_certificate(
         certificate: The path of a PEM file with the certificate, followed by those of its issuers.
         key: The path of a PEM file with the private key.
         password: The password of the key. Default: empty, for an unencrypted key.
-        remedy: What to do if one of the files is not given.
+        remedy: The remedy if one of the files is not given.
 
     Raises:
         ConfigError: A file is not given, is missing or cannot be used.

@@ -12,14 +12,14 @@ class ClientTls:
     """The TLS settings of a client. The text of an instance does not show the password.
 
     Args:
-        ca: the path of a PEM file with the issuers of server certificates. Default: those that the
+        ca: The path of a PEM file with the issuers of server certificates. Default: those that the
             system trusts.
-        certificate: the path of a PEM file with the certificate of the client. Default: none.
-        key: the path of a PEM file with its private key. Default: none.
-        key_password: the password of the key. Default: empty, for an unencrypted key.
-        check_names: whether the address of a server must be in its certificate. RocketMQ's clients
+        certificate: The path of a PEM file with the certificate of the client. Default: none.
+        key: The path of a PEM file with its private key. Default: none.
+        key_password: The password of the key. Default: empty, for an unencrypted key.
+        check_names: Whether the address of a server must be in its certificate. RocketMQ's clients
             do not check this. Default: True.
-        insecure: accept every certificate, so that anybody on the way can read and change
+        insecure: Accept every certificate, so that anybody on the way can read and change
             everything. Default: False.
     """
 

@@ -3,7 +3,7 @@
 A certificate (X.509) in DER begins with these fields::
 
     SEQUENCE certificate
-        SEQUENCE what is signed
+        SEQUENCE the signed part
             [0] version, absent in the oldest ones
             INTEGER serial number
             SEQUENCE algorithm of the signature

@@ -18,7 +18,7 @@ from firetrail.client import (
     RequestError,
     SimpleConsumer,
 )
-from firetrail.client.cluster.open_calls import Calls
+from firetrail.client.cluster.open_calls import OpenCalls
 from firetrail.remoting.wire.codes import ResponseCode
 
 FAILED = r"^Producer was closed before this call ended; it may have taken effect$"
@@ -253,7 +253,7 @@ async def test_a_close_can_be_cancelled_at_every_await(monkeypatch: pytest.Monke
 
 
 async def test_a_call_that_is_cancelled_while_it_fails_is_cancelled() -> None:
-    calls = Calls("Producer")
+    calls = OpenCalls("Producer")
 
     async def call() -> None:
         with calls.one():
@@ -270,7 +270,7 @@ async def test_a_call_that_is_cancelled_while_it_fails_is_cancelled() -> None:
 
 
 async def test_a_timeout_around_a_call_is_still_a_timeout() -> None:
-    calls = Calls("Producer")
+    calls = OpenCalls("Producer")
     with pytest.raises(TimeoutError, match=r"^slow$"), calls.one():
         raise TimeoutError("slow")
     await calls.end(60)

@@ -11,7 +11,7 @@ from tests.client.clusters import read_all, running_cluster, until
 from firetrail.broker.config import BrokerConfig
 from firetrail.client import Admin, ClientClosedError, Message, Outcome, Producer, Received
 from firetrail.client.cluster.session import Session
-from firetrail.client.cluster.single_flight import SharedLookups
+from firetrail.client.cluster.single_flight import SingleFlight
 from firetrail.remoting.wire.codes import RequestCode
 from firetrail.remoting.wire.command import RemotingCommand
 
@@ -75,7 +75,7 @@ async def test_an_idle_producer_is_asked_about_transactions() -> None:
 
 class TestSharedLookups:
     async def test_a_cancelled_caller_does_not_take_the_result_from_the_others(self) -> None:
-        lookups = SharedLookups[int](asyncio.ensure_future, "Producer")
+        lookups = SingleFlight[int](asyncio.ensure_future, "Producer")
         release = asyncio.Event()
         started = 0
 
@@ -96,7 +96,7 @@ class TestSharedLookups:
         assert await lookups.get("T", look_up) == 2
 
     async def test_a_failure_is_that_of_all_callers_and_the_next_call_tries_again(self) -> None:
-        lookups = SharedLookups[int](asyncio.ensure_future, "Producer")
+        lookups = SingleFlight[int](asyncio.ensure_future, "Producer")
 
         async def fail() -> int:
             await asyncio.sleep(0)
@@ -118,7 +118,7 @@ class TestSharedLookups:
             tasks.append(asyncio.ensure_future(work))
             return tasks[-1]
 
-        lookups = SharedLookups[int](spawn, "Producer")
+        lookups = SingleFlight[int](spawn, "Producer")
 
         async def wait() -> int:
             await asyncio.Event().wait()

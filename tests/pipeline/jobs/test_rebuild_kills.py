@@ -67,7 +67,7 @@ def test_workers_are_killed(store: Path, tmp_path: Path) -> None:
         out, errors = process.communicate(timeout=STARTS_S)
     assert process.returncode == 0, errors
     assert out.splitlines() == [
-        "Rebuilt(messages=240, queues=3, index_files=8, left_out=())",
+        "RebuildResult(messages=240, queues=3, index_files=8, left_out=())",
         "True 240 240 480",
     ]
     died = {path.name for path in (tmp_path / "flags").iterdir()}

@@ -24,7 +24,7 @@ from firetrail.cli.command import ExitCode
 from firetrail.errors import PipelineError, StoreDamagedError
 from firetrail.pipeline import java
 from firetrail.pipeline.jobs.query_plan import RequiredColumns, needs
-from firetrail.pipeline.jobs.sql import Result, sql
+from firetrail.pipeline.jobs.sql import SqlResult, sql
 
 PER_TOPIC = (
     "select topic, count(*) as n, sum(size) as bytes from messages group by topic order by topic"
@@ -226,8 +226,8 @@ def test_a_count_notices_damage(
     flip(path, field_position(path.read_bytes(), victim.physical_offset - at, at, "body"))
     for query in ("select count(*) from messages", "select count(*) from log where size > 0"):
         with pytest.raises(StoreDamagedError, match=f"{path.name} at offset {at} .*body CRC"):
-            list(Result(sql(spark, store, query)).rows())
-        assert [*Result(sql(spark, store, query, mode="permissive")).rows()] == [[MESSAGES - 1]]
+            list(SqlResult(sql(spark, store, query)).rows())
+        assert [*SqlResult(sql(spark, store, query, mode="permissive")).rows()] == [[MESSAGES - 1]]
     count = "select count(*) as n from log"
     assert run(str(store), count) == ExitCode.PROBLEMS
     assert "mode=permissive" in capsys.readouterr().err
@@ -236,7 +236,7 @@ def test_a_count_notices_damage(
 
 
 def test_an_error_at_run_time_is_spark_s(spark: SparkSession, shop: Path) -> None:
-    result = Result(sql(spark, shop, "select raise_error('halt') from log"))
+    result = SqlResult(sql(spark, shop, "select raise_error('halt') from log"))
     with pytest.raises(Exception, match="halt"):
         list(result.lines())
 

@@ -29,7 +29,7 @@ from firetrail.remoting.servers.client_limits import ServerLimits
 from firetrail.remoting.servers.server import BUSY, RemotingServer
 from firetrail.remoting.wire.codes import CommandFlag, RequestCode, ResponseCode, Serialize
 from firetrail.remoting.wire.command import RemotingCommand
-from firetrail.remoting.wire.frames import FrameReader, Limits, encode_frame
+from firetrail.remoting.wire.frames import FrameLimits, FrameReader, encode_frame
 from firetrail.system import SYSTEM
 
 
@@ -387,7 +387,7 @@ class TestLimits:
             await server.stop()
 
     async def test_a_frame_above_the_limit_closes_the_connection(self) -> None:
-        async with serving(ServerLimits(frames=Limits(frame=1000))) as loopback:
+        async with serving(ServerLimits(frames=FrameLimits(frame=1000))) as loopback:
             with pytest.raises(ConnectionError):
                 await loopback.ask(ECHO, body=b"x" * 2000)
 

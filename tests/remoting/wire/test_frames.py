@@ -16,7 +16,7 @@ from firetrail.remoting.wire.codes import (
     Serialize,
 )
 from firetrail.remoting.wire.command import RemotingCommand
-from firetrail.remoting.wire.frames import FrameReader, Limits, decode_frame, encode_frame
+from firetrail.remoting.wire.frames import FrameLimits, FrameReader, decode_frame, encode_frame
 
 # Code 105, topic T1, JAVA, version 399, opaque 1: as the Java client writes it.
 JAVA_BINARY = bytes.fromhex(
@@ -101,7 +101,7 @@ def test_random_streams_decode_equally_whole_and_in_pieces(stream: bytes, size: 
     """The same commands are decoded, and the same error is raised."""
 
     def outcome(parts: list[bytes]) -> tuple[list[RemotingCommand], bool]:
-        reader, got = FrameReader(Limits(frame=250, header=200)), []
+        reader, got = FrameReader(FrameLimits(frame=250, header=200)), []
         try:
             for part in parts:
                 for command in reader.feed(part):
@@ -117,7 +117,7 @@ def test_random_streams_decode_equally_whole_and_in_pieces(stream: bytes, size: 
 class TestLimits:
     @pytest.mark.parametrize("length", [-1, -(2**31), 0, 3, 2**31 - 1, 101])
     def test_an_invalid_length_is_rejected(self, length: int) -> None:
-        reader = FrameReader(Limits(frame=100))
+        reader = FrameReader(FrameLimits(frame=100))
         with pytest.raises(ProtocolError, match=f"a frame of {length} bytes"):
             list(reader.feed(pack(">iI", length, 0)))
 
@@ -141,11 +141,11 @@ class TestLimits:
 
     def test_a_header_above_the_limit_is_rejected(self) -> None:
         with pytest.raises(ProtocolError, match="at most 50 are allowed"):
-            list(FrameReader(Limits(header=50)).feed(pack(">iI", 1000, 51)))
+            list(FrameReader(FrameLimits(header=50)).feed(pack(">iI", 1000, 51)))
 
     def test_a_long_frame_is_rejected_before_its_bytes_arrive(self) -> None:
         """The first eight bytes are sufficient, so no memory is used for the rest."""
-        reader = FrameReader(Limits(frame=1000))
+        reader = FrameReader(FrameLimits(frame=1000))
         with pytest.raises(ProtocolError):
             list(reader.feed(pack(">iI", 1001, 10)))
         assert reader.waiting == 0

@@ -397,7 +397,7 @@ class TestNewLife:
 
     def test_the_new_units_take_the_place_of_the_old(self, queue: ConsumeQueue) -> None:
         queue.append(0, units(0, 15))
-        queue.begin_new_life()
+        queue.begin_generation()
         assert (queue.max_offset, queue.unit(0)) == (0, None)
         queue.append(0, units(50, 2))
         assert [queue.unit(0), queue.unit(1), queue.unit(2)] == [unit(50), unit(51), None]
@@ -406,13 +406,13 @@ class TestNewLife:
         queues.load().append(0, units(0, 3))
         queue = queues.load()
         queue.window = 0, bytes(units(0, 3))
-        queue.begin_new_life()
+        queue.begin_generation()
         assert queue.unit(0) is None
 
     def test_a_flush_that_meets_it_goes_on(self, queue: ConsumeQueue) -> None:
         queue.append(0, units(0, 3))
         (old,) = queue.files.segments
-        queue.begin_new_life()
+        queue.begin_generation()
         queue._flush(old)
 
     def test_a_flush_of_a_closed_queue_fails(self, queue: ConsumeQueue) -> None:

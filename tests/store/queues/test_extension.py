@@ -135,7 +135,7 @@ def test_a_new_life_of_a_queue_begins_without_units(tmp_path: Path) -> None:
         unit, extension = queue.unit(3), queue.extension
         assert unit is not None and extension is not None
         assert extension.get(unit.tags_code) is not None
-        queue.begin_new_life()
+        queue.begin_generation()
         assert extension.get(unit.tags_code) is None
         assert files(tmp_path) == []
 

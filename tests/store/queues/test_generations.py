@@ -25,7 +25,7 @@ from firetrail.store.queues.generations import (
     OmittedMessages,
     QueueGenerations,
     Reason,
-    begins_new_life,
+    begins_generation,
 )
 from firetrail.store.queues.queue_table import QueueExtent, QueueKey
 from firetrail.store.repair.rebuild import RebuildResult, rebuild
@@ -79,9 +79,9 @@ def spoil(root: Path, *bodies: bytes) -> None:
 
 
 def test_only_number_0_after_others_begins_a_new_life() -> None:
-    assert begins_new_life(0, 1)
-    assert not begins_new_life(0, 0)
-    assert not begins_new_life(3, 9)
+    assert begins_generation(0, 1)
+    assert not begins_generation(0, 0)
+    assert not begins_generation(3, 9)
 
 
 def test_former_and_repeated_messages_are_counted(tmp_path: Path) -> None:

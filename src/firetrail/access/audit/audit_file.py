@@ -17,7 +17,7 @@ class AuditFile:
         path: The file that is being written. With ``.1`` at the end of its name, it is the one
             before it, and so on.
         size_max: A file that would become larger is followed by a new one.
-        count: How many files are kept.
+        count: The number of files that are kept.
     """
 
     def __init__(self, files: Files, path: Path, size_max: int, count: int) -> None:

@@ -119,7 +119,7 @@ class AuditLog:
         else, which is written later.
 
         Args:
-            connection: Where the request came from.
+            connection: The connection that the request came over.
             request: The request.
             response: The answer; None if there is none yet.
         """
@@ -169,13 +169,13 @@ class AuditLog:
 
         Args:
             name: The name of the call; empty if that does not matter.
-            reason: Why it was denied.
+            reason: The reason why it was denied.
             peer: ``ip:port`` of the client.
-            caller: Who made the call; None if that is not known.
+            caller: The caller; None if that is not known.
             code: The code of the answer, that of the HA port being the one of other requests.
             is_encrypted: Whether the connection uses TLS.
             claimed: The user that the call or a certificate names, if it was not authenticated.
-                Default: none.
+                Default: None.
             needs: The permissions that it needs, with its topics and groups. Default: none.
         """
         trail = self._trail_of(caller)

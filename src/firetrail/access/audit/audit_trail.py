@@ -169,7 +169,7 @@ class AuditTrail:
         """Return whether an event gets a line of its own; otherwise it is counted.
 
         Args:
-            kind: What the event is about.
+            kind: The kind of the event.
             peer: ``ip:port`` of the client.
             user: The authenticated user. Default: none.
             about: What the user was denied, the first of which gets a line. Default: empty, for
@@ -226,7 +226,7 @@ class AuditTrail:
         """Write an event, soon, and return what is done when it was written or is lost.
 
         Args:
-            kind: What it is about.
+            kind: The subject.
             event: What else its line contains.
         """
         written: Future[None] = Future()

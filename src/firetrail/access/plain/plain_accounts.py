@@ -101,10 +101,10 @@ class PlainAccount:
         secret_key: The key of its signatures.
         white_address: Addresses from which its requests are not checked.
         is_admin: Whether it may do everything.
-        default_topic: What it may do with topics that are not listed.
-        default_group: What it may do with groups that are not listed.
-        topics: What it may do with some topics.
-        groups: What it may do with some groups.
+        default_topic: Its permissions for topics that are not listed.
+        default_group: Its permissions for groups that are not listed.
+        topics: Its permissions for some topics.
+        groups: Its permissions for some groups.
     """
 
     access_key: str

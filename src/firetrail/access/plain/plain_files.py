@@ -36,7 +36,7 @@ class AclFile:
     Attributes:
         white: Addresses of clients that are not checked.
         accounts: The accounts.
-        version: How often the file was changed by requests, and when.
+        version: The number of times that the file was changed by requests, and when.
     """
 
     white: tuple[AddressPattern, ...] = ()

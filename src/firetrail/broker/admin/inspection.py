@@ -6,7 +6,7 @@ from functools import partial
 
 from firetrail.broker.broker_state import BrokerState
 from firetrail.broker.services.clients import LANGUAGES, Client
-from firetrail.broker.services.traffic import DAY, HOUR, MINUTE, Count
+from firetrail.broker.services.traffic import DAY, HOUR, MINUTE, TrafficCount
 from firetrail.errors import ConfigError, RequestError
 from firetrail.format.values.integers import INT64_MAX
 from firetrail.remoting.connections.connection import Connection
@@ -70,7 +70,7 @@ class InspectionProcessor:
         body = BrokerStatsData(*(figure(count, span) for span in (MINUTE, HOUR, DAY)))
         return request.answer(body=body.encode())
 
-    def _count(self, name: str, key: str) -> Count | None:
+    def _count(self, name: str, key: str) -> TrafficCount | None:
         """Return the counter that has this name and key in RocketMQ, None if there is none."""
         traffic = self._traffic
         topic, _, group = key.partition(_SEPARATOR)

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable
 from datetime import date, datetime
 
-from firetrail.broker.services.schedule import Schedule
+from firetrail.broker.services.schedule import ScheduleService
 from firetrail.broker.timer.timer_service import TimerService
 from firetrail.format.names import SCHEDULE_TOPIC
 from firetrail.remoting.connections.connection import Connection
@@ -51,7 +51,7 @@ class RuntimeInfo:
         store: BrokerStore,
         limits: ServerLimits,
         timer: TimerService,
-        schedule: Schedule,
+        schedule: ScheduleService,
         now_ms: Callable[[], int],
     ) -> None:
         self._store = store

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from firetrail.broker.broker_state import BrokerState
 from firetrail.broker.services.registration import wait_for_registration
-from firetrail.broker.services.schedule import Schedule
+from firetrail.broker.services.schedule import ScheduleService
 from firetrail.broker.state import attributes
 from firetrail.broker.state.group_table import check_group
 from firetrail.broker.state.topic_table import SYSTEM_PREFIX
@@ -45,7 +45,7 @@ class TopicGroupProcessor:
     def __init__(
         self,
         state: BrokerState,
-        schedule: Schedule,
+        schedule: ScheduleService,
         pending_registration: Callable[[], asyncio.Future[None] | None],
     ) -> None:
         self._store = state.store

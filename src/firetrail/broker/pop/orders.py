@@ -140,7 +140,7 @@ class PopOrders:
     def change(
         self, group: str, queue: QueueKey, offset: int, pop_time: int, until: int
     ) -> int | None:
-        """Change until when a message is invisible; return when the queue opens then.
+        """Change the end of a message's invisible time; return when the queue opens then.
 
         Return None if the message is acknowledged or visible again.
         """

@@ -166,8 +166,8 @@ class PullProcessor:
     def _reset_answer(self, request: RemotingCommand, header: PullHeader) -> RemotingCommand | None:
         """Return the answer with the new offset if an administrator has reset the group.
 
-        A pull from the new offset is answered so as well: the client may hold messages before it
-        which it has pulled and not consumed, and would commit the offset of the first of them.
+        A pull from the new offset gets the same answer: the client may hold earlier messages that
+        it has pulled and not consumed, and would commit the offset of the first of them.
         """
         topic, queue_id = header.topic, header.queue_id
         offset = self._offsets.take_reset(header.consumer_group, topic, queue_id)

@@ -84,9 +84,9 @@ def decided_set(
 
     Args:
         member: The member whose log is the group's.
-        memory: What it has seen.
+        memory: The state that it has seen.
         log_end: The end of its log.
-        header: What the other members have seen.
+        header: The state that the other members have seen.
     """
     others = frozenset(header.others.split())
     past = memory.lineage.decided_now(others, header.version, header.epoch)

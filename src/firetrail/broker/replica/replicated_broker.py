@@ -95,8 +95,8 @@ def replica_status(
 
     Args:
         broker: The broker.
-        step: What a change of its role is doing; empty if there is none.
-        error: Why the last change failed; empty if it did not.
+        step: The present step of a change of its role; empty if there is none.
+        error: The reason why the last change failed; empty if it did not.
         hand_over: A hand-over that is not finished; None if there is none.
     """
     store, group = broker.broker_store, broker.group

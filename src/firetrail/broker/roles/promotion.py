@@ -68,8 +68,8 @@ class Promotion:
 
     Attributes:
         handlers: The handlers, which serve in every role and during a change.
-        step: What a change is doing now; empty if there is none.
-        error: Why the last change failed; empty if it did not.
+        step: The present step of a change; empty if there is none.
+        error: The reason why the last change failed; empty if it did not.
     """
 
     def __init__(self, broker: ReplicatedBroker) -> None:

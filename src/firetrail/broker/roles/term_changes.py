@@ -194,7 +194,7 @@ class Terms:
         Requests that would change them wait. Those in progress are finished first.
 
         Args:
-            reason: Why; for the status.
+            reason: The reason; for the status.
 
         Raises:
             ReplicationError: A request takes too long.

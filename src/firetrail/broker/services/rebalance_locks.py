@@ -31,7 +31,7 @@ class QueueLock(NamedTuple):
 
     Attributes:
         client_id: The client that has it.
-        since: When the client took or renewed it last.
+        since: The time at which the client took or renewed it last.
         holder: Under which name it is counted.
     """
 

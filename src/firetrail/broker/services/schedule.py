@@ -29,7 +29,7 @@ BATCH_SIZE = 256
 _log = logging.getLogger(__name__)
 
 
-class Schedule:
+class ScheduleService:
     """Delivers delayed messages when they are due."""
 
     def __init__(

@@ -16,7 +16,7 @@ from firetrail.store.broker_store import BrokerStore
 from firetrail.store.dispatch.derivation import Arrival
 
 
-class Span(NamedTuple):
+class SampledSpan(NamedTuple):
     """A stretch of time that is covered by samples."""
 
     first: int
@@ -27,9 +27,9 @@ class Span(NamedTuple):
     """It keeps every n-th sample that is taken."""
 
 
-MINUTE = Span(0, 7, 1)
-HOUR = Span(7, 7, 60)
-DAY = Span(14, 25, 360)
+MINUTE = SampledSpan(0, 7, 1)
+HOUR = SampledSpan(7, 7, 60)
+DAY = SampledSpan(14, 25, 360)
 SPANS = (MINUTE, HOUR, DAY)
 COUNTS_MAX = 100_000
 """Pairs of a topic and a group that are counted separately, some 90 MiB. Further ones count only in
@@ -37,7 +37,7 @@ the totals. A counter that has not changed for a day is dropped."""
 _SAMPLES = sum(span.samples for span in SPANS)
 
 
-class Count:
+class TrafficCount:
     """Messages and bytes since the start of the broker, and samples of both."""
 
     __slots__ = ("bytes", "messages", "sampled_bytes", "sampled_messages")
@@ -60,16 +60,20 @@ class Traffic:
     def __init__(self, store: BrokerStore, now: Callable[[], float]) -> None:
         self._store = store
         self._now = now
-        self.put = Count()
+        self.put = TrafficCount()
         """All puts, including those of the broker itself."""
-        self.got = Count()
-        self.topics: dict[str, Count] = {}
+        self.got = TrafficCount()
+        self.topics: dict[str, TrafficCount] = {}
         """Puts by topic."""
-        self.groups: dict[tuple[str, str], Count] = {}
+        self.groups: dict[tuple[str, str], TrafficCount] = {}
         """Gets by topic and group."""
-        self.sent_back: dict[tuple[str, str], Count] = {}
+        self.sent_back: dict[tuple[str, str], TrafficCount] = {}
         """Messages that consumers sent back for a retry, by topic and group."""
-        self._tables: tuple[dict[Any, Count], ...] = (self.topics, self.groups, self.sent_back)
+        self._tables: tuple[dict[Any, TrafficCount], ...] = (
+            self.topics,
+            self.groups,
+            self.sent_back,
+        )
         self._times = array("d", [now()] * _SAMPLES)
         self._samples = 0
         self._arrived: dict[tuple[str, int], tuple[int, int]] = {}
@@ -100,14 +104,14 @@ class Traffic:
         if count is None:
             if len(self.groups) >= COUNTS_MAX:
                 return
-            count = self.groups[key] = Count()
+            count = self.groups[key] = TrafficCount()
         count.add(messages, size)
 
     def count_sent_back(self, topic: str, group: str, size: int) -> None:
         """Count a message that a group has sent back."""
         key = topic, group
         if key in self.sent_back or len(self.sent_back) < COUNTS_MAX:
-            self.sent_back.setdefault(key, Count()).add(1, size)
+            self.sent_back.setdefault(key, TrafficCount()).add(1, size)
 
     def count_puts(self) -> None:
         """Count the puts that have arrived since the last call."""
@@ -125,7 +129,7 @@ class Traffic:
 
     def _count_put(self, topic: str, messages: int, size: int) -> None:
         self.put.add(messages, size)
-        self.topics.setdefault(topic, Count()).add(messages, size)
+        self.topics.setdefault(topic, TrafficCount()).add(messages, size)
 
     def stop(self) -> None:
         """Stop reading from the store; wait for a thread that is reading."""
@@ -161,15 +165,15 @@ class Traffic:
 
     # -- figures ------------------------------------------------------------------------------
 
-    def messages(self, count: Count | None, span: Span) -> StatsItem:
+    def messages(self, count: TrafficCount | None, span: SampledSpan) -> StatsItem:
         """Return the number of messages in the last minute, hour or day, and per second."""
         return self._figure(count, span, "messages")
 
-    def bytes(self, count: Count | None, span: Span) -> StatsItem:
+    def bytes(self, count: TrafficCount | None, span: SampledSpan) -> StatsItem:
         """Return the number of bytes in the last minute, hour or day, and per second."""
         return self._figure(count, span, "bytes")
 
-    def _figure(self, count: Count | None, span: Span, unit: str) -> StatsItem:
+    def _figure(self, count: TrafficCount | None, span: SampledSpan, unit: str) -> StatsItem:
         if count is None:
             return StatsItem()
         oldest = self._oldest(span)
@@ -178,6 +182,6 @@ class Traffic:
         seconds = max(self._now() - self._times[oldest], 1e-9)
         return StatsItem(total, total / seconds, total / messages if messages else 0.0)
 
-    def _oldest(self, span: Span) -> int:
+    def _oldest(self, span: SampledSpan) -> int:
         kept = self._samples // span.every
         return span.first + ((kept + 1) % span.samples if kept >= span.samples - 1 else 0)

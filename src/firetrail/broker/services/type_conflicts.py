@@ -25,7 +25,7 @@ class TypeConflicts:
     """Logs some of the reported messages, by topic.
 
     Args:
-        monotonic: returns a time in seconds that never goes back.
+        monotonic: Returns a time in seconds that never goes back.
     """
 
     def __init__(self, monotonic: Callable[[], float]) -> None:

@@ -41,7 +41,7 @@ class AutoCreation:
 
         Args:
             what: What is to be created, such as ``topic T1``.
-            count: How many there are.
+            count: Their number.
         """
         if count >= self._most():
             raise RequestError(

@@ -220,7 +220,7 @@ def is_last(group: SubscriptionGroupConfig, retries: int, asked: int | None, ver
 
     Args:
         group: The settings of the consumer group.
-        retries: How often the message was retried before.
+        retries: The number of times that the message was retried before.
         asked: The limit in the request, which consumers since 3.4.9 may choose; None for the
             group's.
         version: The version of the consumer.

@@ -133,7 +133,7 @@ class SlaveMark:
 
         Args:
             name: Full name of the master.
-            divergence: Why the logs differ; empty if the master's continues this one.
+            divergence: The reason why the logs differ; empty if the master's continues this one.
         """
         if not divergence:
             self.save(replace(self.notes, followed=name, diverged=""))

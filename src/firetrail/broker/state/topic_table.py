@@ -144,9 +144,8 @@ class TopicTable:
         """Return the topic; raise RequestError if it does not exist."""
         topic = self._topics.get(name)
         if topic is None and self.has_light_queues and is_light(name):
-            return TopicConfig(
-                name, 1, 1, int(Permission.READ)
-            )  # light queues are not in the table
+            # Light queues are not in the table.
+            return TopicConfig(name, 1, 1, int(Permission.READ))
         if topic is None:
             raise RequestError(
                 ResponseCode.TOPIC_NOT_EXIST, f"topic[{name:.255}] not exist, apply first please!"

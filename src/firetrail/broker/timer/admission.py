@@ -45,7 +45,7 @@ class TimerAdmission:
 
         Args:
             properties: Its properties, which this changes to those that it is stored with.
-            topic: Where it is to be delivered.
+            topic: Its destination.
             queue_id: The queue of that topic.
             half: Whether it begins a transaction. Default: False.
 

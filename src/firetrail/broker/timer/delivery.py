@@ -80,8 +80,8 @@ class TimerDelivery:
 
         Args:
             record: The waiting message.
-            due_ms: When it was due.
-            enqueued_ms: When the timer got it.
+            due_ms: The time at which it was due.
+            enqueued_ms: The time at which the timer got it.
 
         Raises:
             StoreError: It cannot be stored now.

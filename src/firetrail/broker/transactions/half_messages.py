@@ -70,7 +70,7 @@ def half_at(
     """Return the state of a half message that was just stored or found in the log.
 
     Args:
-        place: Where it is.
+        place: Its place.
         properties: Its properties.
         checks: The number of checks so far.
         holder: The client that began the transaction. Default: None, for unknown.

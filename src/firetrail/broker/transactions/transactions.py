@@ -114,10 +114,10 @@ class Transactions:
 
         Args:
             properties: Its properties, which this changes to those that it is stored with.
-            topic: Where it is to be delivered.
+            topic: Its destination.
             queue_id: The queue of that topic.
             host: The address of the producer; None if a record cannot hold it.
-            caller: Who sends it; None if there is no access control.
+            caller: The sender; None if there is no access control.
 
         Raises:
             RequestError: Transactions are refused, or the sender has too many.
@@ -144,10 +144,10 @@ class Transactions:
         """Remember a half message that was stored.
 
         Args:
-            place: Where it is.
+            place: Its place.
             properties: Its properties.
             host: The address of the producer; None if a record cannot hold it.
-            caller: Who has sent it; None if there is no access control.
+            caller: The sender; None if there is no access control.
         """
         holder = producer_of(properties, host, caller)
         half = half_at(place, properties, holder=holder)
@@ -380,7 +380,7 @@ class Transactions:
                 await self._store_again(half)
 
     def _producer(self, half: HalfMessage) -> Client | None:
-        """Return a producer to ask, another one for each check: one may hang, or be deaf.
+        """Return a producer to ask, another one for each check: one may hang, or never answer.
 
         The question contains the message, so a producer that may not send to its topic is not
         asked: anybody can claim to belong to the group.

@@ -216,7 +216,7 @@ def create_cluster(folder: Path, members: int, ports: ClusterPorts) -> LocalClus
 
     Args:
         folder: Its folder; created if missing.
-        members: How many members it has.
+        members: The number of members that it has.
         ports: Its ports.
 
     Raises:

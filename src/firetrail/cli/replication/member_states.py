@@ -137,8 +137,8 @@ class MemberView:
         number: Its number in the group; 0 if it is not known.
         address: ``ip:port`` of its broker; empty if it is not known.
         status: Its answer; None if there is none.
-        state: What it is doing.
-        reason: Why it is in this state; empty if there is nothing to say.
+        state: Its present activity.
+        reason: The reason why it is in this state; empty if there is nothing to say.
     """
 
     number: int

@@ -28,7 +28,7 @@ class ServerProcess:
     in order. If the owner is killed, the process gets SIGTERM.
 
     Attributes:
-        name: What messages call it.
+        name: Its name in messages.
         ended: Set if the process has ended before :meth:`settle` was called; it is then not
             started again.
     """
@@ -39,7 +39,7 @@ class ServerProcess:
         """Prepare; :meth:`start` begins.
 
         Args:
-            name: What messages call it.
+            name: Its name in messages.
             command: The program and its arguments.
             may_start: Whether the process may be started now; called in a thread. The default
                 always returns True.

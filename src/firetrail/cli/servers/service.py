@@ -31,7 +31,7 @@ class Service:
         Args:
             reload: Called after SIGHUP, once the server runs. Default: only the log file is opened
                 again.
-            manager: Who is told about the state. Default: the one in the environment.
+            manager: The receiver of the state. Default: the one in the environment.
         """
         self._reload = reload
         self._manager = manager or ServiceManager()

@@ -17,7 +17,7 @@ from firetrail.cli.record_output import preview
 from firetrail.cli.spark_jobs import spark_options
 
 if TYPE_CHECKING:
-    from firetrail.pipeline.jobs.sql import Result
+    from firetrail.pipeline.jobs.sql import SqlResult
 
 DESCRIPTION = """\
 Run a SQL query over a store, or over the queues of running brokers: namesrv=HOST:PORT.
@@ -69,9 +69,9 @@ def run(args: argparse.Namespace) -> ExitCode:
     """Run the query, and print or write its result."""
     spark_options.check_store(args.store, brokers=True)
     with spark_options.spark_session(args, bar=True) as session:
-        from firetrail.pipeline.jobs.sql import Result, sql
+        from firetrail.pipeline.jobs.sql import SqlResult, sql
 
-        result = Result(sql(session, args.store, args.query, mode=args.mode))
+        result = SqlResult(sql(session, args.store, args.query, mode=args.mode))
         if args.json:
             for line in result.lines():
                 print(line)
@@ -85,14 +85,14 @@ def run(args: argparse.Namespace) -> ExitCode:
     return ExitCode.OK
 
 
-def _print_csv(result: Result) -> None:
+def _print_csv(result: SqlResult) -> None:
     writer = csv.writer(sys.stdout, lineterminator="\n")
     writer.writerow(result.names)
     for row in result.rows():
         writer.writerow(_plain(value) for value in row)
 
 
-def _print_table(result: Result, limit: int) -> None:
+def _print_table(result: SqlResult, limit: int) -> None:
     rows = list(result.rows(limit + 1))
     heads = [
         f"{name}>" if kind in _NUMBERS else name

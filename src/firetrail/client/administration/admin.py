@@ -56,9 +56,9 @@ class Admin(UserAdmin):
     ClientClosedError if the client is not open. Errors with a meaning of their own are listed.
 
     Args:
-        namesrv: the address ``host:port`` of a name server, or several: a sequence, or a string
+        namesrv: The address ``host:port`` of a name server, or several: a sequence, or a string
             that separates them by ``;``.
-        access: credentials and TLS. Default: those in the environment
+        access: Credentials and TLS. Default: those in the environment
             (:mod:`firetrail.remoting.connections.access`).
     """
 
@@ -82,8 +82,8 @@ class Admin(UserAdmin):
         """Create a consumer group, or change it, on every master.
 
         Args:
-            group: the name of the group, for the default settings, or its settings.
-            orderly: whether gRPC clients get the messages in order, regardless of the settings.
+            group: The name of the group, for the default settings, or its settings.
+            orderly: Whether gRPC clients get the messages in order, regardless of the settings.
                 Remoting clients decide that themselves. Default: False, as the settings say.
         """
         config = SubscriptionGroupConfig(group) if isinstance(group, str) else group
@@ -97,11 +97,11 @@ class Admin(UserAdmin):
         """Delete a consumer group.
 
         Args:
-            group: the name of the group.
-            offsets: whether to delete its offsets, too. Default: True.
+            group: The name of the group.
+            offsets: Whether to delete its offsets, too. Default: True.
 
         Raises:
-            RequestError: the group did not exist. Offsets that it left are deleted nevertheless.
+            RequestError: The group did not exist. Offsets that it left are deleted nevertheless.
         """
         header = DeleteGroupHeader(text("group", group), truth("offsets", offsets))
         is_known = group in await self.groups()
@@ -114,8 +114,8 @@ class Admin(UserAdmin):
         """Return the progress of a group: the committed and the last offset of each queue.
 
         Args:
-            group: the name of the group.
-            topic: the name of a topic. Default: all topics that the group consumes.
+            group: The name of the group.
+            topic: The name of a topic. Default: all topics that the group consumes.
         """
         text("group", group)
         if topic is not None:
@@ -133,8 +133,8 @@ class Admin(UserAdmin):
         """Return the members of a consumer group that are connected to a broker.
 
         Args:
-            group: the name of the group.
-            address: the address ``host:port`` of the broker.
+            group: The name of the group.
+            address: The address ``host:port`` of the broker.
         """
         code = RequestCode.GET_CONSUMER_CONNECTION_LIST
         header = GroupHeader(text("group", group))
@@ -145,8 +145,8 @@ class Admin(UserAdmin):
         """Return the producers of a group that are connected to a broker.
 
         Args:
-            group: the name of the producer group.
-            address: the address ``host:port`` of the broker.
+            group: The name of the producer group.
+            address: The address ``host:port`` of the broker.
         """
         code = RequestCode.GET_PRODUCER_CONNECTION_LIST
         header = ProducerGroupHeader(text("group", group))
@@ -159,16 +159,16 @@ class Admin(UserAdmin):
         """Let a group continue at a store time. Connected members are notified.
 
         Args:
-            group: the name of the consumer group.
-            topic: the name of the topic.
-            timestamp_ms: the store time to continue at, in ms since 1970; -1 for the end.
-            force: whether offsets may also move forward; otherwise only back. Default: True.
+            group: The name of the consumer group.
+            topic: The name of the topic.
+            timestamp_ms: The store time to continue at, in ms since 1970; -1 for the end.
+            force: Whether offsets may also move forward; otherwise only back. Default: True.
 
         Returns:
             The new offset of each queue.
 
         Raises:
-            RequestError: a broker does not know the topic or the group.
+            RequestError: A broker does not know the topic or the group.
         """
         header = ResetOffsetHeader(
             text("topic", topic),
@@ -215,7 +215,7 @@ class Admin(UserAdmin):
         If this is done twice and both are committed, the message is stored twice.
 
         Args:
-            message_id: the id of the message in ``TRANS_CHECK_MAX_TIME_TOPIC``: the one of its
+            message_id: The id of the message in ``TRANS_CHECK_MAX_TIME_TOPIC``: the one of its
                 record, or the one in the broker's log.
         """
         place = decode_message_id(text("message_id", message_id))
@@ -229,15 +229,15 @@ class Admin(UserAdmin):
         """Return the messages of a topic with a key, in the order of their store times.
 
         Args:
-            topic: the name of the topic.
-            key: a key that the producer gave the messages, or the id of a message.
-            count: the most messages per broker. Default: 32. Brokers return at most
+            topic: The name of the topic.
+            key: A key that the producer gave the messages, or the id of a message.
+            count: The most messages per broker. Default: 32. Brokers return at most
                 ``maxMsgsNumBatch`` of them, 64 by default.
-            begin_ms: the earliest store time, in ms since 1970. Default: 0.
-            end_ms: the latest store time, in ms since 1970. Default: no limit.
+            begin_ms: The earliest store time, in ms since 1970. Default: 0.
+            end_ms: The latest store time, in ms since 1970. Default: no limit.
 
         Raises:
-            RequestError: the topic does not exist.
+            RequestError: The topic does not exist.
         """
         header = QueryMessageHeader(
             text("topic", topic),
@@ -267,11 +267,11 @@ class Admin(UserAdmin):
         """Return the message with an id that a broker assigned.
 
         Args:
-            offset_message_id: the id, for example :attr:`SendResult.offset_message_id`.
+            offset_message_id: The id, for example :attr:`SendResult.offset_message_id`.
 
         Raises:
-            NoSuchError: the name server lists no broker with the address in the id.
-            RequestError: the broker has no such message, for example because retention deleted it.
+            NoSuchError: The name server lists no broker with the address in the id.
+            RequestError: The broker has no such message, for example because retention deleted it.
         """
         place = decode_message_id(text("offset_message_id", offset_message_id))
         header = ViewMessageHeader(place.physical_offset)
@@ -289,9 +289,9 @@ class Admin(UserAdmin):
         """Store a value in all name servers.
 
         Args:
-            namespace: the namespace of the key.
-            key: the key.
-            value: the value.
+            namespace: The namespace of the key.
+            key: The key.
+            value: The value.
         """
         header = KVHeader(
             text("namespace", namespace), text("key", key), instance("value", value, str)
@@ -303,11 +303,11 @@ class Admin(UserAdmin):
         """Return a value that the name servers store.
 
         Args:
-            namespace: the namespace of the key.
-            key: the key.
+            namespace: The namespace of the key.
+            key: The key.
 
         Raises:
-            RequestError: there is no such key.
+            RequestError: There is no such key.
         """
         code = RequestCode.GET_KV_CONFIG
         header = KVHeader(text("namespace", namespace), text("key", key))
@@ -318,8 +318,8 @@ class Admin(UserAdmin):
         """Delete a value from all name servers.
 
         Args:
-            namespace: the namespace of the key.
-            key: the key.
+            namespace: The namespace of the key.
+            key: The key.
         """
         header = KVHeader(text("namespace", namespace), text("key", key))
         for address in self._session.name_servers.addresses:

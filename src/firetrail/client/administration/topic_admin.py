@@ -55,7 +55,7 @@ class TopicAdmin(ClusterClient):
         """Return the names and addresses of all masters, the brokers that accept messages.
 
         Args:
-            cluster: the name of a cluster. Default: all clusters.
+            cluster: The name of a cluster. Default: all clusters.
         """
         if cluster is not None:
             text("cluster", cluster)
@@ -70,7 +70,7 @@ class TopicAdmin(ClusterClient):
         """Return the version, the statistics and the state that a broker reports.
 
         Args:
-            address: the address ``host:port`` of the broker.
+            address: The address ``host:port`` of the broker.
         """
         code = RequestCode.GET_BROKER_RUNTIME_INFO
         answer = await self._session.ask(checked_address(address), code)
@@ -80,7 +80,7 @@ class TopicAdmin(ClusterClient):
         """Return the settings of a broker, by their keys in ``broker.conf``.
 
         Args:
-            address: the address ``host:port`` of the broker.
+            address: The address ``host:port`` of the broker.
         """
         answer = await self._session.ask(checked_address(address), RequestCode.GET_BROKER_CONFIG)
         entries = parse_properties(answer.content.decode("utf-8", "replace"))
@@ -90,11 +90,11 @@ class TopicAdmin(ClusterClient):
         """Change settings of a running broker.
 
         Args:
-            address: the address ``host:port`` of the broker.
-            settings: the new values, by their keys in ``broker.conf``.
+            address: The address ``host:port`` of the broker.
+            settings: The new values, by their keys in ``broker.conf``.
 
         Raises:
-            RequestError: the broker rejects a value, or a key that cannot be changed at run time.
+            RequestError: The broker rejects a value, or a key that cannot be changed at run time.
         """
         checked_address(address)
         check_settings(settings)
@@ -105,11 +105,11 @@ class TopicAdmin(ClusterClient):
         """Allow or forbid clients to send messages to a broker; return how many topics it has.
 
         Args:
-            broker_name: the name of the broker.
-            writable: whether clients may send to it.
+            broker_name: The name of the broker.
+            writable: Whether clients may send to it.
 
         Raises:
-            RequestError: the name server does not know the broker.
+            RequestError: The name server does not know the broker.
         """
         header = BrokerNameHeader(text("broker_name", broker_name))
         truth("writable", writable)
@@ -184,10 +184,10 @@ class TopicAdmin(ClusterClient):
         """Return the brokers of a topic and how many queues each has.
 
         Args:
-            topic: the name of the topic.
+            topic: The name of the topic.
 
         Raises:
-            RequestError: the topic does not exist.
+            RequestError: The topic does not exist.
         """
         return await self._session.route(text("topic", topic), fresh=True)
 
@@ -195,10 +195,10 @@ class TopicAdmin(ClusterClient):
         """Return the readable queues of a topic.
 
         Args:
-            topic: the name of the topic.
+            topic: The name of the topic.
 
         Raises:
-            RequestError: the topic does not exist.
+            RequestError: The topic does not exist.
         """
         return queues_of(topic, await self.route(topic), Permission.READ)
 
@@ -216,18 +216,18 @@ class TopicAdmin(ClusterClient):
         """Create a topic, or change it, on every master; return when the name server knows it.
 
         Args:
-            topic: the name of the topic.
-            queues: the number of queues on each master. Default: 8.
-            perm: what clients may do with the topic. Default: read and write.
+            topic: The name of the topic.
+            queues: The number of queues on each master. Default: 8.
+            perm: What clients may do with the topic. Default: read and write.
             order: RocketMQ's mark for ordered topics; storing is not affected. Default: False.
-            cluster: the name of a cluster. Default: all clusters.
+            cluster: The name of a cluster. Default: all clusters.
             attributes: RocketMQ's attributes of topics, for example ``+reserve.time=3600``. They
                 are added to those that the topic has. Default: none.
-            message_type: the type of messages that the topic is for. gRPC clients can send only
+            message_type: The type of messages that the topic is for. gRPC clients can send only
                 these. Default: no change; a new topic is for NORMAL messages.
 
         Raises:
-            RequestError: there is no master, or one of them rejects the topic.
+            RequestError: There is no master, or one of them rejects the topic.
         """
         check_topic(text("topic", topic))
         number("queues", queues, 1, INT32_MAX)
@@ -263,10 +263,10 @@ class TopicAdmin(ClusterClient):
         """Delete a topic from all brokers and name servers.
 
         Args:
-            topic: the name of the topic.
+            topic: The name of the topic.
 
         Raises:
-            RequestError: the topic did not exist. Remains of an earlier deletion that was
+            RequestError: The topic did not exist. Remains of an earlier deletion that was
                 interrupted are deleted nevertheless.
         """
         text("topic", topic)
@@ -291,7 +291,7 @@ class TopicAdmin(ClusterClient):
         """Return the topics of a broker and their settings.
 
         Args:
-            address: the address ``host:port`` of the broker.
+            address: The address ``host:port`` of the broker.
         """
         code = RequestCode.GET_ALL_TOPIC_CONFIG
         answer = await self._session.ask(checked_address(address), code)
@@ -301,10 +301,10 @@ class TopicAdmin(ClusterClient):
         """Return the message types of the topics that have one, by topic and broker name.
 
         Args:
-            topic: the name of a topic, to ask only its brokers. Default: all topics.
+            topic: The name of a topic, to ask only its brokers. Default: all topics.
 
         Raises:
-            RequestError: the topic does not exist.
+            RequestError: The topic does not exist.
         """
         if topic is None:
             masters = await self.masters()
@@ -323,10 +323,10 @@ class TopicAdmin(ClusterClient):
         """Return the first and last offset and the time of the last message of each queue.
 
         Args:
-            topic: the name of the topic.
+            topic: The name of the topic.
 
         Raises:
-            RequestError: the topic does not exist.
+            RequestError: The topic does not exist.
         """
         text("topic", topic)
         code = RequestCode.GET_TOPIC_STATS_INFO
@@ -339,10 +339,10 @@ class TopicAdmin(ClusterClient):
         """Return the sorted names of the groups that consume a topic.
 
         Args:
-            topic: the name of the topic.
+            topic: The name of the topic.
 
         Raises:
-            RequestError: the topic does not exist.
+            RequestError: The topic does not exist.
         """
         text("topic", topic)
         code = RequestCode.QUERY_TOPIC_CONSUME_BY_WHO

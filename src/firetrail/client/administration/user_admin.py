@@ -42,8 +42,8 @@ class UserAdmin(TopicAdmin):
         """Return the users of each broker, sorted by name, without passwords.
 
         Args:
-            cluster: the name of a cluster. Default: all clusters.
-            address: the address of the only broker to ask. Default: all brokers.
+            cluster: The name of a cluster. Default: all clusters.
+            address: The address of the only broker to ask. Default: all brokers.
 
         Returns:
             Users by broker: its name, followed by ``/`` and its id if it is a slave.
@@ -73,14 +73,14 @@ class UserAdmin(TopicAdmin):
         """Create a user on every broker.
 
         Args:
-            name: the name of the user, which is the access key of its clients.
-            password: its password, which is their secret key.
-            user_type: whether the user may do everything. Default: what policies allow.
-            cluster: the name of a cluster. Default: all clusters.
-            address: the address of the only broker to ask. Default: all brokers.
+            name: The name of the user, which is the access key of its clients.
+            password: Its password, which is their secret key.
+            user_type: Whether the user may do everything. Default: what policies allow.
+            cluster: The name of a cluster. Default: all clusters.
+            address: The address of the only broker to ask. Default: all brokers.
 
         Raises:
-            RequestError: a broker has a user with this name, or refuses the password.
+            RequestError: A broker has a user with this name, or refuses the password.
         """
         body = UserInfo(
             check_user_name(text("name", name)),
@@ -104,15 +104,15 @@ class UserAdmin(TopicAdmin):
         """Change a user on every broker.
 
         Args:
-            name: the name of the user.
-            password: the new password. Default: no change.
-            user_type: whether the user may do everything. Default: no change.
-            status: whether the user may connect. Default: no change.
-            cluster: the name of a cluster. Default: all clusters.
-            address: the address of the only broker to ask. Default: all brokers.
+            name: The name of the user.
+            password: The new password. Default: no change.
+            user_type: Whether the user may do everything. Default: no change.
+            status: Whether the user may connect. Default: no change.
+            cluster: The name of a cluster. Default: all clusters.
+            address: The address of the only broker to ask. Default: all brokers.
 
         Raises:
-            RequestError: a broker has no such user, refuses the password, or would have no enabled
+            RequestError: A broker has no such user, refuses the password, or would have no enabled
                 super user.
         """
         body = UserInfo(
@@ -130,12 +130,12 @@ class UserAdmin(TopicAdmin):
         """Delete a user and its policies on every broker that has it.
 
         Args:
-            name: the name of the user.
-            cluster: the name of a cluster. Default: all clusters.
-            address: the address of the only broker to ask. Default: all brokers.
+            name: The name of the user.
+            cluster: The name of a cluster. Default: all clusters.
+            address: The address of the only broker to ask. Default: all brokers.
 
         Raises:
-            RequestError: the user is the one that signs, or the last enabled super user.
+            RequestError: The user is the one that signs, or the last enabled super user.
         """
         code = RequestCode.AUTH_DELETE_USER
         await self._ask_brokers(code, cluster, address, UserHeader(text("name", name)))
@@ -146,8 +146,8 @@ class UserAdmin(TopicAdmin):
         """Return the policies of all users that have any, of each broker.
 
         Args:
-            cluster: the name of a cluster. Default: all clusters.
-            address: the address of the only broker to ask. Default: all brokers.
+            cluster: The name of a cluster. Default: all clusters.
+            address: The address of the only broker to ask. Default: all brokers.
 
         Returns:
             Policies by broker, named as in :meth:`users`.
@@ -173,20 +173,20 @@ class UserAdmin(TopicAdmin):
         """Add an entry for each resource to a policy of a user, or replace it, on every broker.
 
         Args:
-            name: the name of the user.
-            resources: what the user gets access to: ``Topic:name``, ``Topic:prefix*``, ``Topic:*``,
+            name: The name of the user.
+            resources: What the user gets access to: ``Topic:name``, ``Topic:prefix*``, ``Topic:*``,
                 the same with Group and Cluster, or ``*``.
             actions: Pub, Sub, Create, Update, Delete, Get, List or All.
-            decision: whether the actions are allowed or denied. Default: allowed.
-            sources: addresses and networks of clients that the entries are for. Default: all.
-            policy_type: which policy of the user. Default: Custom; the other one, Default, is used
+            decision: Whether the actions are allowed or denied. Default: allowed.
+            sources: Addresses and networks of clients that the entries are for. Default: all.
+            policy_type: Which policy of the user. Default: Custom; the other one, Default, is used
                 if no entry of the first applies.
-            cluster: the name of a cluster. Default: all clusters.
-            address: the address of the only broker to ask. Default: all brokers.
+            cluster: The name of a cluster. Default: all clusters.
+            address: The address of the only broker to ask. Default: all brokers.
 
         Raises:
-            ConfigError: a resource, an action or a source is not valid.
-            RequestError: a broker has no such user.
+            ConfigError: A resource, an action or a source is not valid.
+            RequestError: A broker has no such user.
         """
         body = AclInfo.granting(
             text("name", name),
@@ -211,16 +211,16 @@ class UserAdmin(TopicAdmin):
         """Delete entries of the policies of a user on every broker.
 
         Args:
-            name: the name of the user.
-            resource: the resource of the entries. Default: all entries.
-            policy_type: which policy. Default: both.
-            cluster: the name of a cluster. Default: all clusters.
-            address: the address of the only broker to ask. Default: all brokers.
+            name: The name of the user.
+            resource: The resource of the entries. Default: all entries.
+            policy_type: Which policy. Default: both.
+            cluster: The name of a cluster. Default: all clusters.
+            address: The address of the only broker to ask. Default: all brokers.
 
         Raises:
-            NoSuchError: no broker has such an entry.
-            ConfigError: the resource is not valid.
-            RequestError: some brokers have no such user.
+            NoSuchError: No broker has such an entry.
+            ConfigError: The resource is not valid.
+            RequestError: Some brokers have no such user.
         """
         name = text("name", name).removeprefix(SUBJECT_PREFIX)
         kind = None if policy_type is None else one_of(PolicyType, "policy_type", policy_type)

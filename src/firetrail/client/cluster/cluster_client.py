@@ -10,7 +10,7 @@ from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 from firetrail.client.cluster.background_tasks import END_S
 from firetrail.client.cluster.backoff import Backoff
-from firetrail.client.cluster.open_calls import Calls
+from firetrail.client.cluster.open_calls import OpenCalls
 from firetrail.client.cluster.session import Session
 from firetrail.format.values.arguments import instance, seconds
 from firetrail.remoting.connections.access import Access
@@ -57,7 +57,7 @@ class ClusterClient:
         if access is not None:
             instance("access", access, Access)
         self._session = Session(namesrv, handlers, type(self).__name__, access)
-        self._calls = Calls(type(self).__name__)
+        self._calls = OpenCalls(type(self).__name__)
         self._backoff = Backoff(type(self).__name__)
 
     async def __aenter__(self) -> Self:
@@ -71,8 +71,8 @@ class ClusterClient:
         """Connect to the cluster; ``async with`` does this on entry.
 
         Raises:
-            ClientClosedError: the client was opened or closed before.
-            ConnectionError: no name server can be reached.
+            ClientClosedError: The client was opened or closed before.
+            ConnectionError: No name server can be reached.
         """
         await self._session.open()
         try:
@@ -93,7 +93,7 @@ class ClusterClient:
         for 5 s is ended nevertheless, and logged. Closing a client twice does nothing.
 
         Args:
-            grace_s: how long to wait for running calls and listeners, in seconds. Default: 5.
+            grace_s: How long to wait for running calls and listeners, in seconds. Default: 5.
         """
         seconds("grace_s", grace_s)
         if not self._session.start_closing():

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from firetrail.errors import FiretrailError
 
 
-class Failures:
+class StepFailures:
     """Notes the first failure of several steps, to be raised after all of them."""
 
     def __init__(self) -> None:

@@ -29,7 +29,7 @@ class Offsets:
         """Return the offset of the first message of a queue.
 
         Args:
-            queue: the queue.
+            queue: The queue.
         """
         return await self._offset(queue, RequestCode.GET_MIN_OFFSET)
 
@@ -37,7 +37,7 @@ class Offsets:
         """Return the end of a queue: the offset that its next message will get.
 
         Args:
-            queue: the queue.
+            queue: The queue.
         """
         return await self._offset(queue, RequestCode.GET_MAX_OFFSET)
 
@@ -54,8 +54,8 @@ class Offsets:
         the message nearest to that time, which is the last one if all are earlier.
 
         Args:
-            queue: the queue.
-            timestamp_ms: the store time, in ms since 1970.
+            queue: The queue.
+            timestamp_ms: The store time, in ms since 1970.
         """
         address = self.address(queue)
         at_ms = number("timestamp_ms", timestamp_ms)
@@ -68,8 +68,8 @@ class Offsets:
         """Return the committed offset of a group in a queue; None if it has none.
 
         Args:
-            group: the name of the consumer group.
-            queue: the queue.
+            group: The name of the consumer group.
+            queue: The queue.
         """
         address = self.address(queue)
         header = ConsumerOffsetHeader(
@@ -89,9 +89,9 @@ class Offsets:
         Returns the address of the broker that has it.
 
         Args:
-            group: the name of the consumer group.
-            queue: the queue.
-            offset: the queue offset at which the group continues.
+            group: The name of the consumer group.
+            queue: The queue.
+            offset: The queue offset at which the group continues.
         """
         address = self.address(queue)
         consumed = number("offset", offset)
@@ -106,6 +106,6 @@ class Offsets:
         It is the master, or a replica while the master is down.
 
         Args:
-            queue: the queue.
+            queue: The queue.
         """
         return self._session.address_of(checked_queue(queue).broker_name)

@@ -19,7 +19,7 @@ class _RunningCall:
 
     __slots__ = ("_calls", "_cancelling", "_failed", "ended", "task")
 
-    def __init__(self, calls: Calls) -> None:
+    def __init__(self, calls: OpenCalls) -> None:
         self._calls = calls
         self._failed = False
         self.ended: asyncio.Future[None] | None = None
@@ -49,7 +49,7 @@ class _RunningCall:
         self.task.cancel()
 
 
-class Calls:
+class OpenCalls:
     """The calls of one client. ``owner`` is the name of its class, for messages."""
 
     def __init__(self, owner: str) -> None:

@@ -18,7 +18,7 @@ from firetrail.client.cluster.arguments import name_servers
 from firetrail.client.cluster.background_tasks import BackgroundTasks
 from firetrail.client.cluster.known_routes import KnownRoutes
 from firetrail.client.cluster.name_servers import NameServers
-from firetrail.client.cluster.single_flight import SharedLookups
+from firetrail.client.cluster.single_flight import SingleFlight
 from firetrail.errors import (
     ClientClosedError,
     NoAnswerError,
@@ -91,7 +91,7 @@ class Session:
         self._losses: Counter[str] = Counter()
         self._client = self._new_client()
         self._routes = KnownRoutes()
-        self._lookups = SharedLookups[TopicRouteData](
+        self._lookups = SingleFlight[TopicRouteData](
             lambda work: self.spawn(work, watched=True), owner
         )
         self._stale: set[str] = set()  # topics whose last known route is in use

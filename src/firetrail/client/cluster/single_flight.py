@@ -9,14 +9,14 @@ from firetrail.errors import ClientClosedError
 T = TypeVar("T")
 
 
-class SharedLookups(Generic[T]):
+class SingleFlight(Generic[T]):
     """Lookups by name, of which one per name runs at a time: concurrent callers share its outcome.
 
     A lookup runs in a task of its own, so that a cancelled caller does not take it from the others.
 
     Args:
-        spawn: starts a task that ends with the client.
-        owner: the public class that uses it, for error messages.
+        spawn: Starts a task that ends with the client.
+        owner: The public class that uses it, for error messages.
     """
 
     def __init__(

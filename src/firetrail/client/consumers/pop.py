@@ -38,9 +38,9 @@ class Popped(Received):
     """A message that is invisible to other consumers for a while, and its receipt.
 
     Args:
-        queue: the queue that the message came from.
-        record: the message as it is stored.
-        receipt: the handle with which the message is acknowledged.
+        queue: The queue that the message came from.
+        record: The message as it is stored.
+        receipt: The handle with which the message is acknowledged.
     """
 
     receipt: Receipt

@@ -41,11 +41,11 @@ class Pulled(NamedTuple):
     """The result of a pull.
 
     Args:
-        messages: all matching messages from the requested offset up to ``next_offset``.
-        next_offset: the queue offset at which to continue.
-        min_offset: the offset of the first message of the queue.
-        max_offset: one past the last readable offset of the queue.
-        moved: whether the requested offset was outside the queue, or was reset by an
+        messages: All matching messages from the requested offset up to ``next_offset``.
+        next_offset: The queue offset at which to continue.
+        min_offset: The offset of the first message of the queue.
+        max_offset: One past the last readable offset of the queue.
+        moved: Whether the requested offset was outside the queue, or was reset by an
             administrator. Default: False.
     """
 

@@ -32,15 +32,15 @@ class PullConsumer(ClusterClient):
     of the group change only by :meth:`commit`.
 
     Args:
-        namesrv: the address ``host:port`` of a name server, or several: a sequence, or a string
+        namesrv: The address ``host:port`` of a name server, or several: a sequence, or a string
             that separates them by ``;``.
-        group: the name of the consumer group whose offsets are read and committed. Default:
+        group: The name of the consumer group whose offsets are read and committed. Default:
             ``FIRETRAIL_PULL_CONSUMER``.
-        access: credentials and TLS. Default: those in the environment
+        access: Credentials and TLS. Default: those in the environment
             (:mod:`firetrail.remoting.connections.access`).
 
     Raises:
-        ConfigError: an argument is out of range; WrongTypeError if it has the wrong type.
+        ConfigError: An argument is out of range; WrongTypeError if it has the wrong type.
     """
 
     def __init__(
@@ -60,10 +60,10 @@ class PullConsumer(ClusterClient):
         """Return the readable queues of a topic.
 
         Args:
-            topic: the name of the topic.
+            topic: The name of the topic.
 
         Raises:
-            RequestError: the topic does not exist.
+            RequestError: The topic does not exist.
         """
         route = await self._session.route(text("topic", topic))
         return queues_of(topic, route, Permission.READ)
@@ -80,17 +80,17 @@ class PullConsumer(ClusterClient):
         """Return messages of a queue, starting at ``offset``, as many as fit into one answer.
 
         Args:
-            queue: the queue to read.
-            offset: the queue offset to start at.
-            subscription: the messages to return, from :func:`by_tags` or :func:`by_sql`. Default:
+            queue: The queue to read.
+            offset: The queue offset to start at.
+            subscription: The messages to return, from :func:`by_tags` or :func:`by_sql`. Default:
                 all messages.
-            count: the most messages to return; brokers may return fewer. Default: 32.
-            wait_s: how long the broker may wait for the first message, in seconds, and how long
+            count: The most messages to return; brokers may return fewer. Default: 32.
+            wait_s: How long the broker may wait for the first message, in seconds, and how long
                 this waits for a broker that cannot be reached. Default: 0.
 
         Raises:
-            RequestError: a broker or name server answered with an error.
-            OSError: a broker could not be reached, or did not answer in time (TimeoutError).
+            RequestError: A broker or name server answered with an error.
+            OSError: A broker could not be reached, or did not answer in time (TimeoutError).
         """
         checked_queue(queue)
         number("offset", offset)
@@ -115,11 +115,11 @@ class PullConsumer(ClusterClient):
         """Yield the messages of a queue.
 
         Args:
-            queue: the queue to read.
-            start: the queue offset to start at. Default: the first message.
-            end: the queue offset to stop before. Default: the end of the queue as it is when the
+            queue: The queue to read.
+            start: The queue offset to start at. Default: the first message.
+            end: The queue offset to stop before. Default: the end of the queue as it is when the
                 iteration starts.
-            subscription: the messages to yield, from :func:`by_tags` or :func:`by_sql`. Default:
+            subscription: The messages to yield, from :func:`by_tags` or :func:`by_sql`. Default:
                 all messages.
 
         Raises:
@@ -156,7 +156,7 @@ class PullConsumer(ClusterClient):
         """Return the committed offset of the group in a queue; None if it has none.
 
         Args:
-            queue: the queue.
+            queue: The queue.
         """
         checked_queue(queue)
 
@@ -171,13 +171,13 @@ class PullConsumer(ClusterClient):
         """Commit an offset: the group has consumed all messages of the queue before it.
 
         Args:
-            queue: the queue.
-            offset: the queue offset at which the group continues.
+            queue: The queue.
+            offset: The queue offset at which the group continues.
 
         Raises:
             ConfigError: ``offset`` is beyond the end of the queue.
-            RequestError: a broker or name server answered with an error.
-            OSError: a broker could not be reached, or did not answer in time (TimeoutError).
+            RequestError: A broker or name server answered with an error.
+            OSError: A broker could not be reached, or did not answer in time (TimeoutError).
         """
         checked_queue(queue)
         number("offset", offset)

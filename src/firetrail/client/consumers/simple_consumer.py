@@ -9,7 +9,7 @@ from typing import NamedTuple
 from firetrail.client.cluster.arguments import checked_group, one_of
 from firetrail.client.cluster.backoff import REACH_S
 from firetrail.client.cluster.cluster_client import ClusterClient, finished_by_close
-from firetrail.client.cluster.independent_steps import Failures
+from firetrail.client.cluster.independent_steps import StepFailures
 from firetrail.client.consumers.pending_pops import PendingPops, PopArguments
 from firetrail.client.consumers.pop import PopClient, Popped
 from firetrail.client.consumers.subscription import check_with_brokers, wanted_of
@@ -53,22 +53,22 @@ class SimpleConsumer(ClusterClient):
     The brokers must support POP: Firetrail, or RocketMQ 5.x.
 
     Args:
-        namesrv: the address ``host:port`` of a name server, or several: a sequence, or a string
+        namesrv: The address ``host:port`` of a name server, or several: a sequence, or a string
             that separates them by ``;``.
-        group: the name of the consumer group.
-        topics: the subscriptions by topic: tags such as ``"a || b"``, ``"*"`` for all messages, or
+        group: The name of the consumer group.
+        topics: The subscriptions by topic: tags such as ``"a || b"``, ``"*"`` for all messages, or
             the result of :func:`by_sql`.
-        start: where a group without offsets starts. ``FIRST_OFFSET``: at the first message of each
+        start: Where a group without offsets starts. ``FIRST_OFFSET``: at the first message of each
             queue. Otherwise (``LAST_OFFSET``, the default) the broker decides for each queue, as in
-            RocketMQ: at message 0 if the queue still has it and it is recent enough to be in the
+            RocketMQ: At message 0 if the queue still has it and it is recent enough to be in the
             broker's memory, else at the last message. So a queue with few messages is received
             from its first one. A topic that is created later is always received from its first
             message.
-        access: credentials and TLS. Default: those in the environment
+        access: Credentials and TLS. Default: those in the environment
             (:mod:`firetrail.remoting.connections.access`).
 
     Raises:
-        ConfigError: an argument is out of range; WrongTypeError if it has the wrong type.
+        ConfigError: An argument is out of range; WrongTypeError if it has the wrong type.
     """
 
     def __init__(
@@ -125,15 +125,15 @@ class SimpleConsumer(ClusterClient):
         broker, which redelivers them at once, with their ``reconsume_times`` one higher.
 
         Args:
-            count: the most messages to return, 1 to 32. Default: 16.
-            invisible_s: how long the messages are hidden from the other members, in seconds; they
+            count: The most messages to return, 1 to 32. Default: 16.
+            invisible_s: How long the messages are hidden from the other members, in seconds; they
                 have to be acknowledged within this time. Default: 60.
-            wait_s: how long to wait for the first message, in seconds. Default: 15.
+            wait_s: The time for which to wait for the first message, in seconds. Default: 15.
 
         Raises:
-            RequestError: a broker or name server answered with an error.
-            OSError: a broker could not be reached, or did not answer in time (TimeoutError).
-            ClientClosedError: the consumer is not open, or was closed during the call.
+            RequestError: A broker or name server answered with an error.
+            OSError: A broker could not be reached, or did not answer in time (TimeoutError).
+            ClientClosedError: The consumer is not open, or was closed during the call.
         """
         self._session.check_open()
         number("count", count, 1, COUNT_MAX)
@@ -145,7 +145,7 @@ class SimpleConsumer(ClusterClient):
             sources = await self._sources()
             step = min(deadline, clock() + TOPIC_POLL_S) if self._topics.missing else deadline
             alone = len(sources) == 1
-            failures = Failures()
+            failures = StepFailures()
             answered: list[_PopSource] = []
             for source in sources:
                 poll_s = max(step - clock(), 0.0) if alone else 0.0
@@ -210,12 +210,12 @@ class SimpleConsumer(ClusterClient):
         a broker cannot be reached, this waits for it, for at most 10 s.
 
         Args:
-            messages: messages that :meth:`receive` or :meth:`change_invisible` returned.
+            messages: Messages that :meth:`receive` or :meth:`change_invisible` returned.
 
         Raises:
-            RequestError: a broker rejected the acknowledgement.
-            OSError: a broker could not be reached, or did not answer in time (TimeoutError).
-            ClientClosedError: the consumer is not open, or was closed during the call.
+            RequestError: A broker rejected the acknowledgement.
+            OSError: A broker could not be reached, or did not answer in time (TimeoutError).
+            ClientClosedError: The consumer is not open, or was closed during the call.
         """
         self._session.check_open()
         for message in messages:
@@ -235,8 +235,8 @@ class SimpleConsumer(ClusterClient):
         change may have taken effect, and the message is then redelivered after ``invisible_s``.
 
         Args:
-            message: a message that was received and not acknowledged.
-            invisible_s: the new invisible time, in seconds from now; 0 redelivers at once.
+            message: A message that was received and not acknowledged.
+            invisible_s: The new invisible time, in seconds from now; 0 redelivers at once.
 
         Returns:
             The message with a new receipt.

@@ -22,11 +22,11 @@ def by_tags(topic: str, expression: str = ALL_TAGS) -> SubscriptionData:
     """Return a subscription to the messages of a topic that have one of some tags.
 
     Args:
-        topic: the name of the topic.
-        expression: the tags, such as ``"a || b"``. Default: ``"*"``, all messages.
+        topic: The name of the topic.
+        expression: The tags, such as ``"a || b"``. Default: ``"*"``, all messages.
 
     Raises:
-        ConfigError: the expression contains no tag.
+        ConfigError: The expression contains no tag.
     """
     check_topic(text("topic", topic))
     instance("expression", expression, str)
@@ -44,11 +44,11 @@ def by_sql(topic: str, expression: str) -> SubscriptionData:
     The broker evaluates the condition, and has to allow that (``enablePropertyFilter``).
 
     Args:
-        topic: the name of the topic.
-        expression: the condition, such as ``"price > 10 AND TAGS = 'a'"``.
+        topic: The name of the topic.
+        expression: The condition, such as ``"price > 10 AND TAGS = 'a'"``.
 
     Raises:
-        ConfigError: the condition is empty.
+        ConfigError: The condition is empty.
     """
     check_topic(text("topic", topic))
     if not instance("expression", expression, str).strip():

@@ -21,8 +21,8 @@ class Received:
     """A message that a consumer received.
 
     Args:
-        queue: the queue that the message came from.
-        record: the message as it is stored.
+        queue: The queue that the message came from.
+        record: The message as it is stored.
     """
 
     queue: MessageQueue
@@ -94,7 +94,7 @@ class Received:
         """Return the same message with another ``reconsume_times``.
 
         Args:
-            times: the new value.
+            times: The new value.
         """
         return Received(self.queue, self.record._replace(reconsume_times=times))
 

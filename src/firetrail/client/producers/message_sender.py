@@ -59,7 +59,7 @@ class MessageSender:
         Args:
             session: The connections to the cluster.
             group: The name of the producer group.
-            retries: How often a send is repeated.
+            retries: The number of times that a send is repeated.
             timeout_s: The time limit for one attempt.
         """
         self._session = session
@@ -116,7 +116,7 @@ class MessageSender:
         """Send a message or a batch, and wait until a broker has stored it.
 
         Args:
-            draft: What to send.
+            draft: The message.
             queue: The queue to send to. Default: all queues of the topic in turn.
             order_key: Selects the queue. Default: all queues of the topic in turn.
             code: The request to send. Default: that of a single message.

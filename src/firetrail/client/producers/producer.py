@@ -84,28 +84,28 @@ class Producer(ClusterClient):
             await producer.send(Message("T", b"hello"))
 
     Args:
-        namesrv: the address ``host:port`` of a name server, or several: a sequence, or a string
+        namesrv: The address ``host:port`` of a name server, or several: a sequence, or a string
             that separates them by ``;``.
-        group: the name of the producer group. Brokers ask any member of the group about the
+        group: The name of the producer group. Brokers ask any member of the group about the
             outcome of its transactions. Default: ``FIRETRAIL_PRODUCER``.
-        retries: how often a send is repeated, on another broker if there is one, after a broker
+        retries: How often a send is repeated, on another broker if there is one, after a broker
             rejected it with a retriable error, lost the connection or did not answer within
             ``timeout_s``. The message is stored twice if the first broker had stored it.
             Default: 2.
-        timeout_s: the time limit for the answer to one attempt, in seconds. It should be longer
+        timeout_s: The time limit for the answer to one attempt, in seconds. It should be longer
             than brokers wait for their disks and replicas (``syncFlushTimeout`` +
             ``slaveTimeout``): an attempt that ends earlier is repeated, although the message is
             stored. While no broker can be reached, for example because the only one restarts, an
             attempt waits for one, for at most the same time. Default: 10, because the defaults of
             these settings are 5 s and 3 s.
-        check: the function, plain or async, that returns the outcome of a transaction when a
+        check: The function, plain or async, that returns the outcome of a transaction when a
             broker asks for it. Without it (the default) no transaction can be left unknown, and
             the outcome of one whose process ended stays unknown until the broker gives up asking.
-        access: credentials and TLS. Default: those in the environment
+        access: Credentials and TLS. Default: those in the environment
             (:mod:`firetrail.remoting.connections.access`).
 
     Raises:
-        ConfigError: an argument is out of range; WrongTypeError if it has the wrong type.
+        ConfigError: An argument is out of range; WrongTypeError if it has the wrong type.
     """
 
     def __init__(
@@ -158,11 +158,11 @@ class Producer(ClusterClient):
         message may already be stored, or may still be stored later.
 
         Args:
-            message: the message to send.
-            queue: the queue to send to. Default: all queues of the topic in turn.
-            order_key: messages of a topic with equal keys go to the same queue (as long as the
+            message: The message to send.
+            queue: The queue to send to. Default: all queues of the topic in turn.
+            order_key: Messages of a topic with equal keys go to the same queue (as long as the
                 number of queues stays the same), in the order of the calls. Excludes ``queue``.
-            deliver_at: when consumers receive the message: a datetime (local time if it has no
+            deliver_at: When consumers receive the message: a datetime (local time if it has no
                 time zone), a timedelta from now, or a number of ms since 1970. A time in the past
                 means now. Brokers before 5.0 ignore it. Default: now, or as the ``delay_level`` of
                 the message says.
@@ -172,10 +172,10 @@ class Producer(ClusterClient):
             has a ``recall_handle``.
 
         Raises:
-            IllegalMessageError: the message cannot be sent; the error names the field.
-            RequestError: no broker accepted the message.
-            OSError: no broker could be reached, or none answered in time (TimeoutError).
-            ClientClosedError: the producer is not open, or was closed during the call.
+            IllegalMessageError: The message cannot be sent; the error names the field.
+            RequestError: No broker accepted the message.
+            OSError: No broker could be reached, or none answered in time (TimeoutError).
+            ClientClosedError: The producer is not open, or was closed during the call.
         """
         self._session.check_open()
         if queue is not None and order_key is not None:
@@ -198,18 +198,18 @@ class Producer(ClusterClient):
         before. It cannot be recalled in the last second, or once it is due.
 
         Args:
-            sent: the result of the send, or its ``recall_handle``. Another producer may recall a
+            sent: The result of the send, or its ``recall_handle``. Another producer may recall a
                 message, too.
 
         Returns:
             The id of the message.
 
         Raises:
-            ConfigError: the message has no handle, because it did not wait.
-            FormatError: the text is not a handle.
-            RequestError: the broker refuses the recall: the message is due, or the broker does not
+            ConfigError: The message has no handle, because it did not wait.
+            FormatError: The text is not a handle.
+            RequestError: The broker refuses the recall: the message is due, or the broker does not
                 allow recalls (``recallMessageEnable``; Java brokers do not by default).
-            OSError, ClientClosedError: as in :meth:`send`.
+            OSError, ClientClosedError: As in :meth:`send`.
         """
         self._session.check_open()
         handle = sent.recall_handle if isinstance(sent, SendResult) else text("sent", sent)
@@ -225,8 +225,8 @@ class Producer(ClusterClient):
         """Send messages of one topic in one request; they are stored contiguously, or not at all.
 
         Args:
-            messages: messages of the same topic and ``born_time``, none of them delayed.
-            queue: the queue to send to. Default: all queues of the topic in turn.
+            messages: Messages of the same topic and ``born_time``, none of them delayed.
+            queue: The queue to send to. Default: all queues of the topic in turn.
 
         Returns:
             Where the first of the messages is stored, and the ids of all of them.
@@ -245,9 +245,9 @@ class Producer(ClusterClient):
         """Send messages that :func:`firetrail.format.batch.encode_batch` has encoded.
 
         Args:
-            topic: the topic of all the messages.
-            items: the encoded messages. They get no ids from this client.
-            queue: the queue to send to.
+            topic: The topic of all the messages.
+            items: The encoded messages. They get no ids from this client.
+            queue: The queue to send to.
             sys_flag: RocketMQ's flags, for example for a compressed body; only a single message
                 can be compressed. Default: 0.
 
@@ -266,15 +266,15 @@ class Producer(ClusterClient):
         """Send a message without waiting for an answer, so a lost message goes unnoticed.
 
         Args:
-            message: the message to send.
-            queue: the queue to send to. Default: all queues of the topic in turn.
+            message: The message to send.
+            queue: The queue to send to. Default: all queues of the topic in turn.
 
         Raises:
-            IllegalMessageError: the message cannot be sent; the error names the field.
-            NoSuchError: the broker of ``queue`` is unknown.
-            RequestError: the topic does not exist and cannot be created, or has no writable queue.
-            OSError: the name server or the broker could not be reached.
-            ClientClosedError: the producer is not open, or was closed during the call.
+            IllegalMessageError: The message cannot be sent; the error names the field.
+            NoSuchError: The broker of ``queue`` is unknown.
+            RequestError: The topic does not exist and cannot be created, or has no writable queue.
+            OSError: The name server or the broker could not be reached.
+            ClientClosedError: The producer is not open, or was closed during the call.
         """
         self._session.check_open()
         draft = draft_of(message, self._ids, queue)
@@ -287,11 +287,11 @@ class Producer(ClusterClient):
         that it will have.
 
         Args:
-            topic: the name of the topic.
+            topic: The name of the topic.
 
         Raises:
-            NotRegisteredError: no master of the topic's brokers is registered at the moment.
-            RequestError: the topic does not exist and cannot be created, or has no writable queue.
+            NotRegisteredError: No master of the topic's brokers is registered at the moment.
+            RequestError: The topic does not exist and cannot be created, or has no writable queue.
         """
         return await self._sender.queues(text("topic", topic))
 
@@ -302,16 +302,16 @@ class Producer(ClusterClient):
         """Send a message, and wait for the reply of its consumer (:meth:`reply`).
 
         Args:
-            message: the message to send.
-            timeout_s: the time limit for the send and the reply together, in seconds. Default: 3.
+            message: The message to send.
+            timeout_s: The time limit for the send and the reply together, in seconds. Default: 3.
 
         Returns:
             The body and the properties of the reply.
 
         Raises:
-            TimeoutError: there was no reply within ``timeout_s``.
-            FormatError: the body of the reply cannot be decompressed.
-            RequestError, OSError, ClientClosedError: as in :meth:`send`.
+            TimeoutError: There was no reply within ``timeout_s``.
+            FormatError: The body of the reply cannot be decompressed.
+            RequestError, OSError, ClientClosedError: As in :meth:`send`.
         """
         self._session.check_open()
         seconds("timeout_s", timeout_s, MS)
@@ -343,12 +343,12 @@ class Producer(ClusterClient):
         """Reply to a request that was consumed; the same broker passes the reply to its producer.
 
         Args:
-            request: the message that a consumer got and that :meth:`request` sent.
-            body: the body of the reply.
+            request: The message that a consumer got and that :meth:`request` sent.
+            body: The body of the reply.
 
         Raises:
             RequestError: ``request`` was not sent by :meth:`request`, so no producer is waiting.
-            OSError, ClientClosedError: as in :meth:`send`.
+            OSError, ClientClosedError: As in :meth:`send`.
         """
         self._session.check_open()
         instance("request", request, Received)
@@ -401,15 +401,15 @@ class Producer(ClusterClient):
         cancelled after the grace period of the close.
 
         Args:
-            message: the message to send; it must not be delayed.
-            decide: the function, plain or async, that gets the message and returns its Outcome.
+            message: The message to send; it must not be delayed.
+            decide: The function, plain or async, that gets the message and returns its Outcome.
                 It may return ``Outcome.UNKNOWN`` only if the producer has a ``check`` function.
 
         Raises:
             ConfigError: ``decide`` returned something else than an Outcome, or UNKNOWN although
                 this producer has no ``check``. The half message is stored.
-            RequestError: no broker accepted the message, or it is delayed.
-            OSError, ClientClosedError: as in :meth:`send`.
+            RequestError: No broker accepted the message, or it is delayed.
+            OSError, ClientClosedError: As in :meth:`send`.
         """
         self._session.check_open()
         function("decide", decide, "lambda message: Outcome.COMMIT")

@@ -34,8 +34,8 @@ async def decided(function: str, returned: Outcome | Awaitable[Outcome]) -> Outc
     """Return the outcome that a user's function returned; raise ConfigError if it is not one.
 
     Args:
-        function: the name of the function, for the error message.
-        returned: what the function returned, or an awaitable of it.
+        function: The name of the function, for the error message.
+        returned: What the function returned, or an awaitable of it.
     """
     outcome = await returned if inspect.isawaitable(returned) else returned
     if not isinstance(outcome, Outcome):

@@ -103,8 +103,8 @@ class TimerCheck(NamedTuple):
         queue_offset: The queue offset of the first record of the topic that is not in the log yet.
         master_queue_offset: The same offset of the master.
         state_version: With the next two, the version of these numbers.
-        timestamp: When they last changed, in ms since 1970.
-        counter: How often they changed.
+        timestamp: The time at which they last changed, in ms since 1970.
+        counter: The number of times that they changed.
     """
 
     read_ms: int = 0

@@ -87,7 +87,7 @@ class Message:
         sys_flag: RocketMQ's own flags, such as ``TRANSACTION_PREPARED`` (default: 0).
         born_time: When the message was created, in ms since 1970; None for the time of the put.
         born_host: The host that created the message; None for the host of the store.
-        reconsume_times: How often the message was retried (default: 0).
+        reconsume_times: The number of times that the message was retried (default: 0).
         prepared_offset: For the commit or rollback of a transaction, the physical offset of the
             half message (default: 0).
         raw_properties: Properties that a client has encoded already. They replace ``tags``,

@@ -20,7 +20,7 @@ class BloomFilter:
     Args:
         error_percent: How many of 100 tests for a name that is not in the filter may succeed, from
             1 to 99.
-        names: How many names are expected, at least 1.
+        names: The number of names that are expected, at least 1.
     """
 
     def __init__(self, error_percent: int, names: int) -> None:

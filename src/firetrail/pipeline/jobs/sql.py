@@ -131,7 +131,7 @@ def _table(reader: DataFrameReader, need: RequiredColumns, schema: StructType) -
     )
 
 
-class Result:
+class SqlResult:
     """The rows of a query as JSON, with one partition in memory at a time.
 
     Binary columns are base64, and timestamps ISO 8601 in the session's time zone, as Spark writes

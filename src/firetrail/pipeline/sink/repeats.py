@@ -32,10 +32,10 @@ class RepeatedWrite:
     """A write whose number, or a later one, the store already has.
 
     Args:
-        bulk: the append, which holds the lock of the store.
-        ticket: the id and number of the write.
-        options: the options of the sink.
-        stream: whether it is a micro-batch.
+        bulk: The append, which holds the lock of the store.
+        ticket: The id and number of the write.
+        options: The options of the sink.
+        stream: Whether it is a micro-batch.
     """
 
     def __init__(

@@ -147,9 +147,8 @@ class _SplitReader:
 
     def _is_deleted(self, physical_offset: int) -> bool:
         with open_log(self._store, 0, 0) as log:
-            if (
-                self._fingerprint is not None
-            ):  # the store itself may be missing or no longer mounted
+            # The store itself may be missing or no longer mounted.
+            if self._fingerprint is not None:
                 self._fingerprint.check(log, allow_loss=True)
             begin = log.min_offset
         if physical_offset >= begin:

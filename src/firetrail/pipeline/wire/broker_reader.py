@@ -61,10 +61,10 @@ def read_wire(
 ) -> Iterator[pa.RecordBatch]:
     """Yield the messages of a split, range by range, each range in order.
 
-    Every record is verified completely. A damaged one, and one that a broker left
-    out, raises StoreDamagedError; ``permissive`` skips records with a wrong checksum, and those
-    left out. Bodies are decompressed if ``decompress``. Messages that were deleted, or that a
-    topic lacks by its nature, raise DataLostError unless ``allow_loss``.
+    Every record is verified completely. A damaged one, and one that a broker left out, raises
+    StoreDamagedError; ``permissive`` skips records with a wrong checksum, and those left out.
+    Bodies are decompressed if ``decompress``. Messages that were deleted, or that a topic lacks by
+    its nature, raise DataLostError unless ``allow_loss``.
     """
     builder = BatchBuilder(fields(columns), decompress=decompress, lenient=permissive)
     decoder = _Decoder(builder, permissive)

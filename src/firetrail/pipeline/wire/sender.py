@@ -73,7 +73,7 @@ class OutgoingBatch(NamedTuple):
 
 
 _Piece = tuple[int, OutgoingBatch]
-"""The number of a queue, and a parcel for it."""
+"""The number of a queue, and a batch for it."""
 
 
 class Sender:
@@ -147,7 +147,7 @@ class Sender:
     # -- encoding -----------------------------------------------------------------------------
 
     def _pieces(self, batch: pa.RecordBatch) -> list[_Piece]:
-        """Return the parcels to send; a delayed message is sent alone."""
+        """Return the batches to send; a delayed message is sent alone."""
         placed = self._placed(batch)
         rows = vectors(placed, self._config, 0, 1)
         if rows is None:
@@ -196,9 +196,9 @@ class Sender:
 
     async def _send(self, producer: Producer, pieces: Iterable[_Piece]) -> None:
         by_queue: dict[MessageQueue, list[OutgoingBatch]] = {}
-        for number, parcel in pieces:
-            queue = self._queues[parcel.topic][number]
-            by_queue.setdefault(queue, []).append(parcel)
+        for number, batch in pieces:
+            queue = self._queues[batch.topic][number]
+            by_queue.setdefault(queue, []).append(batch)
         await send_in_order(producer, by_queue, self._retry)
 
 
@@ -211,23 +211,23 @@ async def find_queues(producer: Producer, topic: str, retry: RequestRetry) -> li
 
 async def send_in_order(
     producer: Producer,
-    parcels: Mapping[MessageQueue, Sequence[OutgoingBatch]],
+    batches: Mapping[MessageQueue, Sequence[OutgoingBatch]],
     retry: RequestRetry,
 ) -> None:
-    """Send the parcels of each queue one after the other, and to all queues concurrently."""
+    """Send the batches of each queue one after the other, and to all queues concurrently."""
 
     async def in_order(queue: MessageQueue, some: Sequence[OutgoingBatch]) -> None:
-        for parcel in some:
+        for batch in some:
             await retry.ask(
-                lambda parcel=parcel: producer.send_encoded(  # type: ignore[misc]
-                    parcel.topic, parcel.items, queue=queue, sys_flag=parcel.sys_flag
+                lambda batch=batch: producer.send_encoded(  # type: ignore[misc]
+                    batch.topic, batch.items, queue=queue, sys_flag=batch.sys_flag
                 ),
-                f"writing to topic {parcel.topic}",
-                parcel.topic,
+                f"writing to topic {batch.topic}",
+                batch.topic,
                 broker=queue.broker_name,
             )
 
-    tasks = [asyncio.ensure_future(in_order(*some)) for some in parcels.items()]
+    tasks = [asyncio.ensure_future(in_order(*some)) for some in batches.items()]
     try:
         await asyncio.gather(*tasks)
     finally:

@@ -196,7 +196,7 @@ class GrpcGuard:
         Args:
             name: The name of the call.
             call: The call.
-            caller: Who makes it.
+            caller: The one who makes it.
             request: What it asks for.
         """
         if self.limits is not None and caller.user is not None:

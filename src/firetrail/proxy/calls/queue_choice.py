@@ -39,9 +39,9 @@ class QueueChoice:
         """Return the queue for a message; None if the topic has no writable queue.
 
         Args:
-            topic: the name of the topic.
-            route: the brokers and queues of the topic.
-            group: the message group, None for a message without one.
+            topic: The name of the topic.
+            route: The brokers and queues of the topic.
+            group: The message group, None for a message without one.
         """
         known, brokers = self._writable.get(topic, (None, []))
         if known is not route:  # routes are replaced when they change
@@ -79,7 +79,7 @@ def open_queues(route: TopicRouteData, permission: int) -> list[tuple[str, int]]
     """Return the brokers that have queues with a permission, by name, with their numbers.
 
     Args:
-        route: the brokers and queues of a topic. Brokers without a master do not count.
+        route: The brokers and queues of a topic. Brokers without a master do not count.
         permission: ``Permission.WRITE`` or ``Permission.READ``.
     """
     masters = {broker.broker_name for broker in route.broker_datas if broker.master is not None}

@@ -76,10 +76,10 @@ class SendCalls:
     """Handles SendMessage.
 
     Args:
-        brokers: the brokers that store the messages.
-        transactions: remembers where half messages are stored.
-        now_ms: the clock.
-        delay_max_ms: the longest delay of a message.
+        brokers: The brokers that store the messages.
+        transactions: Remembers where half messages are stored.
+        now_ms: The clock.
+        delay_max_ms: The longest delay of a message.
     """
 
     def __init__(

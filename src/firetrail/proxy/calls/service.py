@@ -62,10 +62,10 @@ class MessagingService:
     """All calls of the service.
 
     Args:
-        brokers: the brokers behind the service.
-        clock: the clock.
-        delay_max_ms: the longest delay of a message. Default: a day.
-        guard: decides about every call. Default: every call is allowed.
+        brokers: The brokers behind the service.
+        clock: The clock.
+        delay_max_ms: The longest delay of a message. Default: a day.
+        guard: Decides about every call. Default: every call is allowed.
 
     Attributes:
         methods: The calls, for a transport.

@@ -66,10 +66,10 @@ class Telemetry:
     """All telemetry streams.
 
     Args:
-        brokers: the brokers, whose requests to clients become commands.
-        clients: the table of clients.
-        orphaned: turns the question for the outcome of a transaction into a command.
-        guard: decides about every stream and its settings. Default: None, which allows all.
+        brokers: The brokers, whose requests to clients become commands.
+        clients: The table of clients.
+        orphaned: Turns the question for the outcome of a transaction into a command.
+        guard: Decides about every stream and its settings. Default: None, which allows all.
     """
 
     def __init__(

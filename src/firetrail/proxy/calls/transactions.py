@@ -171,8 +171,8 @@ class TransactionCalls:
         """Return the command that asks a producer for the outcome of a transaction.
 
         Args:
-            broker_name: the name of the broker that asks.
-            question: its request, CHECK_TRANSACTION_STATE.
+            broker_name: The name of the broker that asks.
+            question: Its request, CHECK_TRANSACTION_STATE.
 
         Returns:
             None if the message in the request is damaged.

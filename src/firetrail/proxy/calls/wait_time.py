@@ -28,9 +28,9 @@ def poll_s(call: Call, asked: Duration | None, settings: Settings | None) -> flo
     """Return the time that a receive waits.
 
     Args:
-        call: the call, which may have a deadline.
-        asked: the time that the request asks for, None if it does not.
-        settings: the settings of the client, None if it has not sent any.
+        call: The call, which may have a deadline.
+        asked: The time that the request asks for, None if it does not.
+        settings: The settings of the client, None if it has not sent any.
 
     Raises:
         ProxyError: The deadline leaves less than the shortest time.

@@ -71,12 +71,12 @@ def delivered(
     """Return the message that a client receives.
 
     Args:
-        record: the message as it is stored.
-        properties: its properties, decoded.
-        topic: the topic that the client asked for. The record may be in a retry topic.
-        attempt: the number of this delivery, 1 for the first. Default: None, which takes it from
+        record: The message as it is stored.
+        properties: Its properties, decoded.
+        topic: The topic that the client asked for. The record may be in a retry topic.
+        attempt: The number of this delivery, 1 for the first. Default: None, which takes it from
             the record.
-        receipt: the receipt handle. Default: none, for messages that are not acknowledged.
+        receipt: The receipt handle. Default: none, for messages that are not acknowledged.
     """
     message = Message(body=record.body)
     set_topic(message.topic, topic)
@@ -114,7 +114,7 @@ def attempt_after(earlier: int) -> int:
     """Return the number of a delivery, from 1 to the highest that clients can represent.
 
     Args:
-        earlier: how often the message was delivered before. It may be any number, because brokers
+        earlier: How often the message was delivered before. It may be any number, because brokers
             store what a producer sends.
     """
     return min(max(earlier, 0) + 1, INT32_MAX)

@@ -88,11 +88,11 @@ def encoded_delivery(
     """Return the frame of a receive with a message; None if it has fields that few have.
 
     Args:
-        record: the message as it is stored.
-        properties: its properties, decoded.
-        topic: the topic that the client asked for, as :func:`encoded_topic` returns it.
-        attempt: the number of this delivery, 1 for the first.
-        receipt: the receipt handle.
+        record: The message as it is stored.
+        properties: Its properties, decoded.
+        topic: The topic that the client asked for, as :func:`encoded_topic` returns it.
+        attempt: The number of this delivery, 1 for the first.
+        receipt: The receipt handle.
     """
     if record.sys_flag & COMPRESSED or not _RARE.isdisjoint(properties):
         return None

@@ -33,9 +33,9 @@ def check_message(message: Message, now_ms: int, delay_max_ms: int) -> None:
     """Raise ProxyError if a message cannot be sent.
 
     Args:
-        message: the message.
-        now_ms: the time.
-        delay_max_ms: the longest time until its delivery.
+        message: The message.
+        now_ms: The time.
+        delay_max_ms: The longest time until its delivery.
     """
     system = message.system_properties
     size = len(message.body)

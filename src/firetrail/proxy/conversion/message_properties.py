@@ -60,9 +60,9 @@ def stored_properties(message: Message, topic: str, peer: str) -> dict[str, str]
     Properties without a name or a value are left out, because no reader would find them.
 
     Args:
-        message: the message, which has passed the checks.
-        topic: the topic, which is also the producer group.
-        peer: the address of the client, for messages that do not name where they were created.
+        message: The message, which has passed the checks.
+        topic: The topic, which is also the producer group.
+        peer: The address of the client, for messages that do not name where they were created.
     """
     system = message.system_properties
     properties = {name: value for name, value in message.user_properties.items() if name and value}

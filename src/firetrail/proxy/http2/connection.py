@@ -25,8 +25,8 @@ from firetrail.proxy.http2.codes import (
 )
 from firetrail.proxy.http2.faults import ConnectionFault, StreamFault, broken, wrong_size
 from firetrail.proxy.http2.limits import Http2Limits
-from firetrail.proxy.http2.output import Output
-from firetrail.proxy.http2.past_streams import End, PastStreams
+from firetrail.proxy.http2.output import FrameOutput
+from firetrail.proxy.http2.past_streams import PastStreams, StreamEnd
 from firetrail.proxy.http2.stream import Http2Stream, OutputPart
 from firetrail.proxy.kernels.block_decoder import BlockDecoder, HeaderField
 from firetrail.proxy.kernels.frame_input import FrameInput
@@ -67,7 +67,7 @@ class Http2Connection:
         self._is_going_away = False
         self.streams: dict[int, Http2Stream] = {}
         """Open streams by id."""
-        self.output = Output(self._response_ended)
+        self.output = FrameOutput(self._response_ended)
         self.is_over = False
         """Whether the connection has to be closed after its output was written."""
         self.failure = ""
@@ -234,12 +234,12 @@ class Http2Connection:
             raise StreamFault(stream_id, Http2Error.PROTOCOL_ERROR)
         self._pass_on(stream, b"", True)
 
-    def _on_late(self, stream_id: int, end: End | None) -> None:
+    def _on_late(self, stream_id: int, end: StreamEnd | None) -> None:
         """Handle headers or data of a stream that has ended."""
         self._charge()
-        if end is End.COMPLETE:
+        if end is StreamEnd.COMPLETE:
             raise ConnectionFault(Http2Error.STREAM_CLOSED, "a frame after the end of a stream")
-        if end is not End.RESET_HERE:  # otherwise the client had not heard of the reset
+        if end is not StreamEnd.RESET_HERE:  # otherwise the client had not heard of the reset
             raise StreamFault(stream_id, Http2Error.STREAM_CLOSED)
 
     def _pass_on(self, stream: Http2Stream, payload: bytes, is_last: bool) -> None:
@@ -255,10 +255,10 @@ class Http2Connection:
     def _response_ended(self, stream: Http2Stream) -> None:
         """Close the stream after its last frame, also if the client has not finished sending."""
         if stream.is_receiving:
-            self._past.add(stream.id, End.RESET_HERE)
+            self._past.add(stream.id, StreamEnd.RESET_HERE)
             self.output.add(frames.reset(stream.id, Http2Error.NO_ERROR))
         else:
-            self._past.add(stream.id, End.COMPLETE)
+            self._past.add(stream.id, StreamEnd.COMPLETE)
         self.streams.pop(stream.id, None)
         stream.receiver.written()
 
@@ -268,7 +268,7 @@ class Http2Connection:
 
     def _end_by(self, fault: StreamFault) -> None:
         self.output.add(frames.reset(fault.stream_id, fault.code))
-        self._past.add(fault.stream_id, End.RESET_HERE)
+        self._past.add(fault.stream_id, StreamEnd.RESET_HERE)
         stream = self.streams.pop(fault.stream_id, None)
         if stream is not None:
             self._cancel(stream)
@@ -340,7 +340,7 @@ class Http2Connection:
         if stream is None:
             self._charge()
             return
-        self._past.add(stream_id, End.RESET_THERE)
+        self._past.add(stream_id, StreamEnd.RESET_THERE)
         self._cancel(stream)
         self._abuse.client_reset(self.now, stream.opened_at)
 

@@ -28,7 +28,7 @@ _DATA, _HEADERS = int(FrameType.DATA), int(FrameType.HEADERS)
 _LAST_HEADERS = END_HEADERS | END_STREAM
 
 
-class Output:
+class FrameOutput:
     """Collects frames, and queues data until the client accepts it."""
 
     def __init__(self, ended: Callable[[Http2Stream], None]) -> None:

@@ -8,7 +8,7 @@ REMEMBERED = 1000
 Streams that were reset are rare; 1,000 to 2,000 of them are remembered."""
 
 
-class End(Enum):
+class StreamEnd(Enum):
     """The end of a stream."""
 
     COMPLETE = 0
@@ -27,12 +27,12 @@ class PastStreams:
     def __init__(self) -> None:
         self._complete = array("I")  # a ring, once it is full
         self._next = 0
-        self._new_resets: dict[int, End] = {}  # two generations, so that nothing is searched
-        self._old_resets: dict[int, End] = {}
+        self._new_resets: dict[int, StreamEnd] = {}  # two generations, so that nothing is searched
+        self._old_resets: dict[int, StreamEnd] = {}
 
-    def add(self, stream_id: int, end: End) -> None:
+    def add(self, stream_id: int, end: StreamEnd) -> None:
         """Remember how a stream ended."""
-        if end is End.COMPLETE:
+        if end is StreamEnd.COMPLETE:
             self._add_complete(stream_id)
             return
         if len(self._new_resets) >= REMEMBERED:
@@ -47,9 +47,9 @@ class PastStreams:
             self._complete[self._next] = stream_id
             self._next = (self._next + 1) % REMEMBERED
 
-    def end_of(self, stream_id: int) -> End | None:
+    def end_of(self, stream_id: int) -> StreamEnd | None:
         """Return the end of a stream; None if it is forgotten or was never opened."""
         reset = self._new_resets.get(stream_id) or self._old_resets.get(stream_id)
         if reset is None and stream_id in self._complete:
-            return End.COMPLETE
+            return StreamEnd.COMPLETE
         return reset

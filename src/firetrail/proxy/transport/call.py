@@ -80,7 +80,7 @@ class Call(Protocol):
     """One call of a client, over any transport.
 
     Attributes:
-        caller: Who makes the call; None before the check, or without access control.
+        caller: The one who makes the call; None before the check, or without access control.
     """
 
     caller: Caller | None

@@ -284,7 +284,7 @@ class GrpcConnection(asyncio.Protocol):
         Its calls count as those of its user from then on.
 
         Args:
-            caller: Who made the call; None if there is no access control.
+            caller: The caller; None if there is no access control.
         """
         if self.is_proven or not proves(caller):
             return

@@ -20,13 +20,13 @@ class GrpcServer:
     """Serves methods to gRPC clients.
 
     Args:
-        methods: the methods by path.
-        system: the clock, and the limit of descriptors.
-        limits: what clients may cost.
-        tls: how clients that start with TLS, and others, are treated; None refuses the former.
+        methods: The methods by path.
+        system: The clock, and the limit of descriptors.
+        limits: What clients may cost.
+        tls: How clients that start with TLS, and others, are treated; None refuses the former.
 
     Attributes:
-        port: the port that the server listens on; 0 before its start.
+        port: The port that the server listens on; 0 before its start.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class GrpcServer:
         Args:
             host: The address.
             port: The port; 0 picks a free one.
-            remedy: What the user can do if the port is in use. Default: stop the other program, or
+            remedy: The remedy if the port is in use. Default: stop the other program, or
                 choose another port.
 
         Raises:

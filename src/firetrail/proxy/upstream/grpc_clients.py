@@ -56,8 +56,8 @@ class ProxyClient:
         published: The topics that the client publishes to; brokers know each as a producer group.
         subscriptions: The subscriptions of the client by consumer group and topic.
         streams: Its open telemetry streams, the newest last.
-        last_seen: When the client called last, by the clock of the registry.
-        claim_at: When its id is claimed again for its user.
+        last_seen: The time at which the client called last, by the clock of the registry.
+        claim_at: The time at which its id is claimed again for its user.
         is_closed: Whether the client has left; a later call makes it a new one.
         caller: Who made its latest call, if that is checked. Each call has a caller of its own: all
             are of one user, but from different addresses, and some may be on a white list.
@@ -95,10 +95,10 @@ class ProxyClients:
     """The table of all clients.
 
     Args:
-        now: a monotonic clock.
-        audit: records logins. Default: logins are not recorded.
-        limits: what each user may use. Default: users have no limits.
-        owners: the users that client ids belong to. Default: there is no access control.
+        now: A monotonic clock.
+        audit: Records logins. Default: logins are not recorded.
+        limits: What each user may use. Default: users have no limits.
+        owners: The users that client ids belong to. Default: there is no access control.
 
     Attributes:
         on_left: Called with each client that has left or was silent for too long.

@@ -50,8 +50,8 @@ class Access:
     """The access of a client to servers. Its text shows no secrets.
 
     Args:
-        credentials: what requests are signed with. Default: None, for unsigned requests.
-        tls: how TLS is used. Default: plaintext.
+        credentials: What requests are signed with. Default: None, for unsigned requests.
+        tls: How TLS is used. Default: plaintext.
     """
 
     credentials: Credentials | None = None

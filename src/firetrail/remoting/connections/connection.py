@@ -25,7 +25,7 @@ from firetrail.remoting.connections.buffer_budget import BufferBudget
 from firetrail.remoting.connections.output_queue import OutputQueue
 from firetrail.remoting.wire.codes import CommandFlag, request_name
 from firetrail.remoting.wire.command import RemotingCommand
-from firetrail.remoting.wire.frames import FrameReader, Limits, encode_frame
+from firetrail.remoting.wire.frames import FrameLimits, FrameReader, encode_frame
 from firetrail.tls.channel import ServerChannel, TlsChannel
 from firetrail.tls.server_tls import ServerTls
 from firetrail.tls.tls_session import TlsSession, reason_of
@@ -46,7 +46,7 @@ _LOST_IN_HANDSHAKE = "the connection was lost during the TLS handshake; does the
 _log = logging.getLogger(__name__)
 
 
-class Owner(Protocol):
+class ConnectionOwner(Protocol):
     """The owner of connections: a server, or a client."""
 
     def opened(self, connection: Connection) -> None:
@@ -67,8 +67,8 @@ class Connection(asyncio.Protocol):
 
     def __init__(
         self,
-        owner: Owner,
-        limits: Limits | None = None,
+        owner: ConnectionOwner,
+        limits: FrameLimits | None = None,
         budget: BufferBudget | None = None,
         log: LimitedLog | None = None,
         unread_max: int = UNREAD_MAX,

@@ -12,7 +12,7 @@ from firetrail.remoting.connections.connection import Connection, address_text
 from firetrail.remoting.connections.handlers import Handler, answer_to, failure, respond
 from firetrail.remoting.wire.codes import ResponseCode
 from firetrail.remoting.wire.command import RemotingCommand
-from firetrail.remoting.wire.frames import Limits
+from firetrail.remoting.wire.frames import FrameLimits
 from firetrail.text import os_reason
 
 CONNECT_S = 3.0
@@ -87,7 +87,7 @@ class RemotingClient:
     def __init__(
         self,
         handlers: Mapping[int, Handler] | None = None,
-        limits: Limits | None = None,
+        limits: FrameLimits | None = None,
         on_closed: Callable[[str], None] | None = None,
         on_opened: Callable[[str, Connection], None] | None = None,
         access: Access | None = None,

@@ -17,7 +17,7 @@ def log_unexpected(text: str, error: BaseException, kind: str = "") -> None:
     """Log an error with its traceback, unless there were many of its kind.
 
     Args:
-        text: What failed.
+        text: The part that failed, as a clause.
         error: The error. Its type is part of the kind.
         kind: The kind, if the text differs from line to line. Default: the text.
     """

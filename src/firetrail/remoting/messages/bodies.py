@@ -20,9 +20,9 @@ class MessageQueue(Body):
     """A queue of a topic on a broker. Queues sort in the order that all clients agree on.
 
     Args:
-        topic: the name of the topic.
-        broker_name: the name of the broker.
-        queue_id: the number of the queue, from 0.
+        topic: The name of the topic.
+        broker_name: The name of the broker.
+        queue_id: The number of the queue, from 0.
     """
 
     topic: str
@@ -85,13 +85,13 @@ class SubscriptionData(Body):
     """A subscription of a group. Programs create it with ``by_tags`` or ``by_sql``.
 
     Args:
-        topic: the name of the topic.
-        sub_string: tags such as ``"a || b"``, or an SQL92 condition. Default: ``"*"``.
+        topic: The name of the topic.
+        sub_string: Tags such as ``"a || b"``, or an SQL92 condition. Default: ``"*"``.
         expression_type: ``TAG`` (the default) or ``SQL92``.
-        sub_version: when the subscription was created, in ms since 1970; newer ones replace older
+        sub_version: When the subscription was created, in ms since 1970; newer ones replace older
             ones in a broker. Default: 0.
-        tags_set: the tags. Default: none, for all messages.
-        code_set: the hashes of the tags, as Java computes them.
+        tags_set: The tags. Default: none, for all messages.
+        code_set: The hashes of the tags, as Java computes them.
         class_filter_mode: RocketMQ's filter classes, which Firetrail does not have. Default: False.
     """
 
@@ -284,10 +284,10 @@ class TopicConfig(Body):
     """The settings of a topic on a broker.
 
     Args:
-        topic_name: the name of the topic.
-        read_queue_nums: the number of readable queues. Default: 16.
-        write_queue_nums: the number of writable queues. Default: 16.
-        perm: the bits of :class:`Permission`. Default: 6, read and write.
+        topic_name: The name of the topic.
+        read_queue_nums: The number of readable queues. Default: 16.
+        write_queue_nums: The number of writable queues. Default: 16.
+        perm: The bits of :class:`Permission`. Default: 6, read and write.
         topic_filter_type: ``SINGLE_TAG`` (the default) or ``MULTI_TAG``.
         topic_sys_flag: RocketMQ's flags. Default: 0.
         order: RocketMQ's mark for ordered topics. Default: False.
@@ -332,23 +332,23 @@ class SubscriptionGroupConfig(Body):
     """The settings of a consumer group on a broker. Fields that may be None are new in 5.x.
 
     Args:
-        group_name: the name of the group.
-        consume_enable: whether the group may consume. Default: True.
-        consume_from_min_enable: kept for Java brokers. Default: True.
-        consume_broadcast_enable: whether the group may broadcast. Default: True.
-        retry_queue_nums: the number of queues of its retry topic. Default: 1.
-        retry_max_times: how often a failed message is retried, unless its consumer says. Default:
+        group_name: The name of the group.
+        consume_enable: Whether the group may consume. Default: True.
+        consume_from_min_enable: Kept for Java brokers. Default: True.
+        consume_broadcast_enable: Whether the group may broadcast. Default: True.
+        retry_queue_nums: The number of queues of its retry topic. Default: 1.
+        retry_max_times: How often a failed message is retried, unless its consumer says. Default:
             16.
-        broker_id: the broker to read from, if slaves serve reads. Default: 0, the master.
-        which_broker_when_consume_slowly: the broker to read old messages from. Default: 1.
-        notify_consumer_ids_changed_enable: whether members are notified when others join or leave.
+        broker_id: The broker to read from, if slaves serve reads. Default: 0, the master.
+        which_broker_when_consume_slowly: The broker to read old messages from. Default: 1.
+        notify_consumer_ids_changed_enable: Whether members are notified when others join or leave.
             Default: True.
-        consume_message_orderly: whether gRPC clients get the messages in order. Default: False.
-        group_retry_policy: the delays of retries for gRPC clients. Default: RocketMQ's delays,
+        consume_message_orderly: Whether gRPC clients get the messages in order. Default: False.
+        group_retry_policy: The delays of retries for gRPC clients. Default: RocketMQ's delays,
             from a second to two hours.
-        group_sys_flag: kept for Java brokers.
-        consume_timeout_minute: kept for Java brokers.
-        subscription_data_set: kept for Java brokers.
+        group_sys_flag: Kept for Java brokers.
+        consume_timeout_minute: Kept for Java brokers.
+        subscription_data_set: Kept for Java brokers.
         attributes: RocketMQ's attributes.
     """
 

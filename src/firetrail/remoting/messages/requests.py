@@ -176,11 +176,11 @@ class RequestSpec:
 
     Attributes:
         code: The name and the number.
-        target: Who answers it.
+        target: The program that answers it.
         header: The fields of the request.
         on_slave: The refusal of a slave, or ANSWERED. What changes messages or tables has to be
             sent to the master; a slave gets it from there. There is no default.
-        traits: What distinguishes it.
+        traits: The traits that distinguish it.
     """
 
     code: RequestCode

@@ -32,9 +32,9 @@ class ExponentialRetryPolicy(Body):
     """Delays that grow by a factor.
 
     Args:
-        initial: the first delay, in ms. Default: 5000.
-        max: the longest delay, in ms. Default: 7200000, two hours.
-        multiplier: the factor. Default: 2.
+        initial: The first delay, in ms. Default: 5000.
+        max: The longest delay, in ms. Default: 7200000, two hours.
+        multiplier: The factor. Default: 2.
     """
 
     initial: int = 5_000
@@ -45,7 +45,7 @@ class ExponentialRetryPolicy(Body):
         """Return the delay before a server redelivers a message.
 
         Args:
-            reconsume_times: how often the message was redelivered before.
+            reconsume_times: The number of times that the message was redelivered before.
         """
         delay: int = self.initial * self.multiplier ** min(max(reconsume_times, 0), _EXPONENT_MAX)
         return max(min(self.max, delay), 0)
@@ -67,7 +67,7 @@ class CustomizedRetryPolicy(Body):
     """A list of delays.
 
     Args:
-        next: the delays by attempt, in ms; the last one counts for all further attempts. Default:
+        next: The delays by attempt, in ms; the last one counts for all further attempts. Default:
             RocketMQ's delays, from a second to two hours.
     """
 
@@ -77,7 +77,7 @@ class CustomizedRetryPolicy(Body):
         """Return the delay before a server redelivers a message.
 
         Args:
-            reconsume_times: how often the message was redelivered before.
+            reconsume_times: The number of times that the message was redelivered before.
         """
         delays = self.next or DELAYS_MS
         at = min(max(reconsume_times, 0) + _SKIPPED_BY_SERVERS, len(delays) - 1)
@@ -102,8 +102,8 @@ class GroupRetryPolicy(Body):
 
     Args:
         type: ``CUSTOMIZED`` (the default) or ``EXPONENTIAL``.
-        exponential_retry_policy: the delays of the type ``EXPONENTIAL``. Default: none.
-        customized_retry_policy: the delays of the type ``CUSTOMIZED``. Default: none.
+        exponential_retry_policy: The delays of the type ``EXPONENTIAL``. Default: none.
+        customized_retry_policy: The delays of the type ``CUSTOMIZED``. Default: none.
     """
 
     type: str = CUSTOMIZED

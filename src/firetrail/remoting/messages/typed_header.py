@@ -158,7 +158,7 @@ class TypedFields(Mapping[str, str]):
     """The fields of a command of this process, which are only encoded if anyone reads them.
 
     Args:
-        header: the header.
+        header: The header.
     """
 
     __slots__ = ("_encoded", "header")

@@ -54,7 +54,7 @@ class Acceptor(Generic[C]):
         connected: Returns the protocol of each accepted connection, which calls :meth:`opened` and
             :meth:`closed`.
         check: Ends a connection if it is idle, dead or slow at a time of the event loop.
-        limits: What clients may cost.
+        limits: The limits of clients.
         system: The clock, and the limit of descriptors.
         tls: The TLS of the ports, whose files are looked at again. Default: none.
 
@@ -87,7 +87,7 @@ class Acceptor(Generic[C]):
         Args:
             host: The address.
             port: The port.
-            remedy: What the user can do if the port is in use. Default: stop the other program, or
+            remedy: The remedy if the port is in use. Default: stop the other program, or
                 choose another port.
 
         Raises:
@@ -114,7 +114,7 @@ class Acceptor(Generic[C]):
         """Wait until all connections have ended, which have been closed; abort those that are late.
 
         Args:
-            until: When they have to have ended, in the time of the event loop.
+            until: The time at which they have to have ended, in the time of the event loop.
         """
         await wait_until(lambda: not self.connections, until)
         for connection in list(self.connections):

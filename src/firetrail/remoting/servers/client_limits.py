@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from firetrail.remoting.messages.requests import BODIES, BODY_MAX, RUNNING
-from firetrail.remoting.wire.frames import Limits
+from firetrail.remoting.wire.frames import FrameLimits
 
 QUEUED_MAX = 1000
 """Requests of a connection that may be queued. Above it, the connection is not read from until half
@@ -71,7 +71,7 @@ class ServerLimits(ConnectionLimits):
     """Asynchronous requests of one code in progress; more are answered with SYSTEM_BUSY."""
     running: Mapping[int, int] = field(default_factory=lambda: RUNNING)
     """Limits for individual codes. Requests that wait for their turn do not count."""
-    frames: Limits = field(default_factory=Limits)
+    frames: FrameLimits = field(default_factory=FrameLimits)
     """Limits for the size of a frame."""
     body: int = BODY_MAX
     """Bytes of the body of a request; larger ones are answered with INVALID_PARAMETER."""

@@ -42,7 +42,7 @@ class CostlyRequests:
         now: A monotonic clock in seconds.
 
     Attributes:
-        others: How many other requests were handled. The servers count them.
+        others: The number of other requests that were handled. The servers count them.
     """
 
     def __init__(self, now: Callable[[], float]) -> None:
@@ -67,7 +67,7 @@ class CostlyRequests:
 
         Args:
             share: What the address of the client uses.
-            connection: Where the request came from.
+            connection: The connection that the request came over.
             request: The request.
             handle: Calls its handler.
         """

@@ -31,7 +31,7 @@ class ShareHolder(NamedTuple):
         is_super: Whether the user has no share: only the limit for all applies to it.
         group: The group that it is for. The groups of a holder share what it may have by the same
             rule, so that a group whose consumers acknowledge nothing leaves room for the others.
-            Empty: there are no groups.
+            Empty: There are no groups.
     """
 
     name: str
@@ -47,7 +47,7 @@ def holder_of(host: str, caller: Caller | None, group: str = "") -> ShareHolder:
 
     Args:
         host: The IP address that the request came from.
-        caller: Who sent it; None if there is no access control.
+        caller: The sender; None if there is no access control.
         group: The group that the request is for. Default: empty, one share for all groups.
     """
     if caller is not None and caller.user is not None:
@@ -64,13 +64,13 @@ class FairShares:
     """A count per holder of something that has a common limit.
 
     Args:
-        what: What is counted, in the plural.
+        what: The counted things, in the plural.
         remedy: What a holder can do that gets no more, as a sentence.
         most: Returns the limit for all holders together.
         now: A monotonic clock in seconds.
 
     Attributes:
-        total: How many all holders have together.
+        total: The sum of all holders.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class FairShares:
         """Return why a holder may not take more, which is also logged; None if it may.
 
         Args:
-            holder: Who wants to take them.
+            holder: The holder that takes them.
             more: How many it wants, one after the other. Default: one.
         """
         most = self._most()

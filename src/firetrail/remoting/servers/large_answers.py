@@ -22,7 +22,7 @@ def answer_with(request: RemotingCommand, encode: Callable[[], bytes], entries: 
     Args:
         request: The request.
         encode: Returns the encoded table. It uses only what does not change meanwhile.
-        entries: How many entries the table has.
+        entries: The number of entries that the table has.
 
     Raises:
         RequestError: The answer is larger than clients accept.

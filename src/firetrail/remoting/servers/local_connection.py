@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from itertools import count
 
-from firetrail.remoting.connections.connection import Connection, Owner
+from firetrail.remoting.connections.connection import Connection, ConnectionOwner
 from firetrail.remoting.connections.handlers import Answer
 from firetrail.remoting.servers.addresses import source_of
 from firetrail.remoting.wire.command import RemotingCommand
@@ -18,12 +18,12 @@ class LocalConnection(Connection):
     The server sees an ordinary connection: it may reply to a request later, and send requests.
 
     Args:
-        owner: receives the requests of the server, and the end of the connection. It answers a
+        owner: Receives the requests of the server, and the end of the connection. It answers a
             request with :meth:`answer`.
         peer: ``ip:port`` that the server sees.
     """
 
-    def __init__(self, owner: Owner, peer: str) -> None:
+    def __init__(self, owner: ConnectionOwner, peer: str) -> None:
         super().__init__(owner)
         self.peer = peer
         self.host = source_of(peer)

@@ -21,7 +21,7 @@ def binding(host: str, port: int, remedy: str = FREE_IT, *, what: str = "port") 
     Args:
         host: The address.
         port: The port.
-        remedy: What the user can do. Default: stop the other program, or choose another port.
+        remedy: The remedy. Default: stop the other program, or choose another port.
         what: What the port is for, with the word port. Default: "port".
     """
     try:
@@ -51,7 +51,7 @@ class Listeners:
         Args:
             host: The address.
             port: The port.
-            remedy: What the user can do if the port is in use. Default: stop the other program, or
+            remedy: The remedy if the port is in use. Default: stop the other program, or
                 choose another port.
 
         Raises:

@@ -29,7 +29,7 @@ class ConnectionSlots:
     """The slots of a server, which also count for all servers of the process.
 
     Args:
-        most: How many connections the server may have.
+        most: The number of connections that the server may have.
         descriptors: Returns how many descriptors the process may have.
     """
 

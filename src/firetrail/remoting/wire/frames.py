@@ -38,7 +38,7 @@ follow: no flags, and the stream 0. A command of RocketMQ would have no header."
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class FrameLimits:
     """Limits for the frames of a peer."""
 
     frame: int = FRAME_MAX
@@ -53,8 +53,8 @@ class FrameReader:
     After a ProtocolError the rest of the connection cannot be decoded.
     """
 
-    def __init__(self, limits: Limits | None = None) -> None:
-        self._limits = limits or Limits()
+    def __init__(self, limits: FrameLimits | None = None) -> None:
+        self._limits = limits or FrameLimits()
         self._rest = bytearray()
 
     @property

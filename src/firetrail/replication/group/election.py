@@ -163,8 +163,8 @@ class Election:
 
     Attributes:
         view: The newest known state of the group.
-        refusal: Why that state is refused; None if it is accepted.
-        memory: What the member has seen of the group in states that it accepted.
+        refusal: The reason why that state is refused; None if it is accepted.
+        memory: The state that the member has seen of the group in states that it accepted.
         epoch: The epoch of the own lease; 0 if the member does not hold it.
         until: The time on the own clock from which the member must not acknowledge.
     """
@@ -284,7 +284,7 @@ class Election:
         Args:
             view: The state.
             known: The revision of the newest state that was known when the request was sent. An
-                answer with a smaller one is not late: the engine has gone back. Default: 0, any
+                answer with a smaller one is not late: The engine has gone back. Default: 0, any
                 older state is late.
         """
         if self.view is not UNKNOWN and known <= view.revision < self.view.revision:

@@ -51,7 +51,7 @@ class EtcdCoordinator:
         Args:
             access: How etcd is reached.
             prefix: The beginning of the group's keys, such as ``/firetrail/cluster/group``.
-            ttl_s: How long a lease lasts.
+            ttl_s: The time for which a lease lasts.
             clock: The time.
 
         Raises:

@@ -34,7 +34,7 @@ class EtcdAccess:
 
     Attributes:
         endpoints: Addresses of its servers: ``host:port``, ``http://host:port`` or ``https://…``.
-        timeout_s: How long a request may take, all servers that are tried included.
+        timeout_s: The time for which a request may take, all servers that are tried included.
         user: The name to authenticate with; empty for none.
         password: The password of the user.
         ca_file: Certificates of the authorities to trust for ``https``; empty for the system's.
@@ -86,7 +86,7 @@ class EtcdGateway:
 
         Raises:
             NotReachedError: No server has answered. The request may have been executed.
-            ElectionError: etcd refuses the request; ``code`` is gRPC's.
+            ElectionError: Etcd refuses the request; ``code`` is gRPC's.
         """
         try:
             return self._call(path, body)

@@ -51,7 +51,7 @@ def find_refusal(view: GroupView, memory: GroupMemory, member: int) -> Refusal |
 
     Args:
         view: The state.
-        memory: What the member has seen.
+        memory: The state that the member has seen.
         member: Its number.
     """
     state = view.in_sync
@@ -156,7 +156,7 @@ def restored_set(reports: Mapping[int, MemberReport]) -> tuple[int, InSyncSet] |
     The one with the longest log creates the group.
 
     Args:
-        reports: What each member has seen.
+        reports: The state that each member has seen.
     """
     known = {n: report for n, report in reports.items() if report.memory.group}
     if not known:
@@ -179,7 +179,7 @@ def most_advanced(reports: Mapping[int, MemberReport]) -> int:
     """Return the member with the longest log among those that were in sync last.
 
     Args:
-        reports: What each member has seen; at least one.
+        reports: The state that each member has seen; at least one.
     """
     complete = [n for n in reports[_newest(reports)].memory.in_sync if n in reports]
     return max(complete or reports, key=lambda number: (reports[number].end, -number))

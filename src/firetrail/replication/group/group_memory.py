@@ -75,9 +75,9 @@ class _Content(Body):
         identity: A random text that stays with the store of a replica. The consensus engine binds
             the number of a member to it. Two brokers with one number, and a broker whose store was
             replaced by an empty one, are therefore noticed before they can be elected. Masters
-            count the copies of a message by it: a replica that has connected twice is one copy.
-        form: Which members the file has.
-        group: What the member has seen; None in a file of an earlier form.
+            count the copies of a message by it: A replica that has connected twice is one copy.
+        form: The members that the file has.
+        group: The state that the member has seen; None in a file of an earlier form.
     """
 
     identity: str = ""

@@ -21,10 +21,10 @@ class GroupStatus:
         fenced_s: For how many seconds the member could not acknowledge although it holds the lease.
         is_member: Whether the number of the member is known to be its own.
         is_foreign: Whether the number is known to be that of another store.
-        obstacle: Why the member does not campaign; empty if it may.
-        error: Why the lease cannot be kept or won at the moment; empty if it can.
-        refusal: Why the member refuses the state of the engine; None if it accepts it.
-        memory: What the member has seen of the group.
+        obstacle: The reason why the member does not campaign; empty if it may.
+        error: The reason why the lease cannot be kept or won at the moment; empty if it can.
+        refusal: The reason why the member refuses the state of the engine; None if it accepts it.
+        memory: The state that the member has seen of the group.
         addresses: ``ip:port`` of the brokers of all members, by number.
         older_master: Why nothing is removed that the elected master lacks; empty if it is not known
             to lack confirmed messages.

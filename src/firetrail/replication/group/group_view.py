@@ -43,7 +43,7 @@ class InSyncSet:
             with less has lost its disk and must not campaign.
         revision: When the set was last changed; larger for a later change. 0 if it is not in the
             engine yet.
-        lineage: Which changes led to this set.
+        lineage: The changes that led to this set.
     """
 
     members: frozenset[int]
@@ -67,7 +67,7 @@ class MemberReport:
     """A report of a member to the others when it refuses the state of the engine.
 
     Attributes:
-        memory: What it has seen of the group.
+        memory: The state that it has seen of the group.
         end: The end of its log.
     """
 
@@ -84,7 +84,7 @@ class GroupView:
         holder: The holder of the lease; None if there is none.
         in_sync: The in-sync set; None if the group was not created yet, or is lost.
         identities: The identities of the members' stores, by number.
-        reports: What members have reported, by number.
+        reports: The reports of members, by number.
         successor: The member that the holder has named: it is to take over, and no other may
             campaign for the time of a lease. 0 if there is none.
         addresses: ``ip:port`` of the members' brokers, by number.

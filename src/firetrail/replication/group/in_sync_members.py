@@ -117,7 +117,7 @@ class InSyncMembers:
 
         Args:
             acks: The ends of the logs of the connected members, by number.
-            least: How many members the set must keep.
+            least: The number of members that the set must keep.
         """
         remaining = self.committed.members - {self._member}
         may_leave = len(remaining) >= least and remaining <= acks.keys()

@@ -122,7 +122,7 @@ class LeaseKeeper:
         """Begin to watch the group; a member with a store also campaigns.
 
         Args:
-            file: What the store says of the member. The caller must have the store open.
+            file: The file of the store about the member. The caller must have the store open.
         """
         member = self._member
         self._own_number.identity = file.identity

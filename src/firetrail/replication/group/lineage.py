@@ -27,7 +27,7 @@ class Lineage:
     Attributes:
         group: A random text that the group got when it was created. Empty in an entry of a release
             that kept no past.
-        version: How many versions there have been.
+        version: The number of versions so far.
         epoch: The number of the newest epoch of the log.
         history: The ids of the last versions, newest last.
         decided: The version at which an operator last decided which log is the group's; 0 if that

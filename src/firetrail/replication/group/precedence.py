@@ -33,7 +33,7 @@ class Precedence:
 
         Args:
             now: The time, in seconds.
-            damaged: How many places in the log of the member are damaged.
+            damaged: The number of damaged places in the log of the member.
             view: The state of the group.
         """
         others = view.in_sync.members - {self._member} if view.in_sync is not None else ()

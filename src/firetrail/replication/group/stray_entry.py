@@ -1,10 +1,10 @@
-"""An entry of a holder in the engine that no member wrote, and that keeps all from campaigning.
+"""A leader entry in the engine that no member wrote, and that blocks every election.
 
 Members bind the entry to a lease. One without a lease was written by hand, or by a tool, and stays
-for ever. It is no holder: a master whose entry was replaced by it stops acknowledging as soon as it
-sees that. A master that does not reach the engine cannot renew its lease either. So after the time
-of a lease nobody acknowledges, and the entry can be deleted as if its lease had expired. Who may be
-elected then is up to the in-sync set, as ever.
+for ever. It makes nobody the holder: a master whose entry was replaced by it stops acknowledging as
+soon as it sees that. A master that does not reach the engine cannot renew its lease either. So
+after the time of a lease nobody acknowledges, and the entry can be deleted as if its lease had
+expired. The in-sync set decides who may be elected then, as always.
 """
 
 import logging
@@ -24,7 +24,7 @@ class StrayEntry:
 
         Args:
             coordinator: The consensus engine.
-            ttl_s: How long a lease lasts.
+            ttl_s: The time for which a lease lasts.
         """
         self._coordinator = coordinator
         self._ttl_s = ttl_s

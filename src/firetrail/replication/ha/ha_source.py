@@ -19,7 +19,7 @@ class HALimits:
     Attributes:
         batch_size: The most bytes of the log in one transfer.
         heartbeat_s: The most seconds between two transfers.
-        silence_s: How long a replica may report nothing before its connection is closed.
+        silence_s: The time for which a replica may report nothing before its connection is closed.
         rate: Returns the most bytes per second to each replica, None for any number.
     """
 
@@ -59,7 +59,7 @@ class HASource:
             the peer is, in a thread of the connection. It raises OSError or FiretrailError if the
             peer may not be served. Default: ``admit_all``, without TLS.
         loop: The event loop that puts messages; it serves the replicas that follow closely.
-            Default: none, so threads serve all replicas.
+            Default: None, so threads serve all replicas.
     """
 
     log: CommitLog

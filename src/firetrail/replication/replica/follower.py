@@ -64,7 +64,7 @@ class FollowerSettings:
 
     Attributes:
         heartbeat_s: The most seconds between two reports to the master.
-        silence_s: How long the master may send nothing before the connection is given up.
+        silence_s: The time for which the master may send nothing before the connection is given up.
         unheard_s: How long the master may send nothing, not even a heartbeat, before the replica
             says that it does not follow.
         check_s: Pause between two questions for the end of the master's log.
@@ -124,7 +124,7 @@ class Follower:
             client: Sends requests to the master's broker port.
             system: The clock, and the threads.
             settings: Intervals. Default: ``FollowerSettings()``.
-            divergence: Why the log is known to differ from the master's. Default: empty.
+            divergence: The reason why the log is known to differ from the master's. Default: empty.
         """
         self._log = log
         self._epochs = epochs

@@ -20,9 +20,9 @@ class FollowerJournal:
     """The state of a replica. News is logged at once, and what lasts at growing intervals.
 
     Attributes:
-        state: What the replica is doing.
-        error: Why it does not follow; empty if it does.
-        since_ms: When the state began, in milliseconds since 1970.
+        state: The present activity of the replica.
+        error: The reason why it does not follow; empty if it does.
+        since_ms: The time at which the state began, in milliseconds since 1970.
     """
 
     def __init__(self, clock: Clock, state: FollowerState, error: str) -> None:
@@ -31,7 +31,7 @@ class FollowerJournal:
         Args:
             clock: The time.
             state: The state.
-            error: Why the replica does not follow.
+            error: The reason why the replica does not follow.
         """
         self._clock = clock
         self._reminders = Reminders(clock.monotonic)
@@ -47,7 +47,7 @@ class FollowerJournal:
 
         Args:
             state: The state.
-            error: Why the replica does not follow.
+            error: The reason why the replica does not follow.
             broker: ``ip:port`` of the master's broker.
             own_max: Where the replica's log ends.
             may_be_expected: Whether this may be expected, and is a warning only if it lasts.

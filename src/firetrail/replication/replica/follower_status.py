@@ -31,14 +31,14 @@ class FollowerStatus:
     """The progress of a replica, at one moment.
 
     Attributes:
-        state: What it is doing.
+        state: Its present activity.
         master: The master; None if none is known.
         own_max: Where the replica's log ends.
         master_max: Where the master's log ended when that was last seen; -1 if unknown.
-        error: Why the replica does not follow; empty if it does.
-        since_ms: When the state began, in milliseconds since 1970.
+        error: The reason why the replica does not follow; empty if it does.
+        since_ms: The time at which the state began, in milliseconds since 1970.
         read_at_ms: When the master last sent something over the HA connection; 0 if never.
-        wrote_at_ms: When the replica last reported; 0 if never.
+        wrote_at_ms: The time at which the replica last reported; 0 if never.
         received: Bytes of the log that were received over the current connection.
         own_min: Where the replica's log begins.
         master_min: Where the master's log began when that was last seen; -1 if unknown.

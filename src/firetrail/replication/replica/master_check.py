@@ -163,7 +163,7 @@ class Master:
         Args:
             client: Sends the requests.
             address: Where the master is.
-            request_s: How long the master may take to answer a request.
+            request_s: The time for which the master may take to answer a request.
         """
         self._client = client
         self._request_s = request_s

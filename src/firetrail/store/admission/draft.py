@@ -61,9 +61,9 @@ class Batch:
         body: The messages as clients encode a batch (``firetrail.format.batch``).
         queue_id: The queue of all messages; 0 by default.
         sys_flag: RocketMQ's system flags; 0 by default. A batch cannot be part of a transaction.
-        born_time: When the client created the batch, in ms; by default its store time.
+        born_time: The time at which the client created the batch, in ms; by default its store time.
         born_host: The client's address; by default the address of the store.
-        reconsume_times: How often the messages were redelivered; 0 by default.
+        reconsume_times: The number of times that the messages were redelivered; 0 by default.
         shared_properties: Encoded properties that are appended to those of each message. If a
             message has one of them as well, the shared value counts, as in RocketMQ.
         wait_for_flush: Whether a put waits for the disk with SYNC_FLUSH; True by default.

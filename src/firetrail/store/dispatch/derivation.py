@@ -24,7 +24,7 @@ from firetrail.storage.segment import Segment
 from firetrail.store.index.index import Index
 from firetrail.store.log.scan import ROWS_PER_STEP
 from firetrail.store.queues.consume_queue import ConsumeQueue
-from firetrail.store.queues.generations import QueueGenerations, begins_new_life
+from firetrail.store.queues.generations import QueueGenerations, begins_generation
 from firetrail.store.queues.queue_table import QueueTable
 
 ROWS_PER_STEP_MAX = 1 << 16
@@ -45,7 +45,7 @@ class Arrival(NamedTuple):
         topic: The topic of the queue.
         queue_id: The number of the queue.
         max_offset: One past the queue offset of the last new message.
-        new: How many messages are new.
+        new: The number of messages that are new.
     """
 
     topic: str
@@ -130,8 +130,8 @@ class Step:
     ) -> None:
         """Add the units and entries to queues and index.
 
-        Call it again after a DiskFullError to continue. Raises OutOfTime if ``is_over`` returns
-        True before all is done.
+        Call it again after a DiskFullError to continue. Raises DeadlineExceeded if ``is_over``
+        returns True before all is done.
 
         If queues are ``rebuilding``, the range may begin before what they have and may contain
         several generations of a queue: see :func:`_enters`. A replica that is ``copying`` a log
@@ -189,8 +189,8 @@ def _enters(queue: ConsumeQueue, run: DerivedRun) -> bool:
     known_to = -1 if last == PRE_BLANK else last.physical_offset
     if run.newest <= known_to:
         return False
-    if run.first > known_to and begins_new_life(run.offset, queue.max_offset):
-        queue.begin_new_life()
+    if run.first > known_to and begins_generation(run.offset, queue.max_offset):
+        queue.begin_generation()
     return True
 
 
@@ -330,8 +330,8 @@ class Deriver(Derivation):
     ) -> Step:
         """Derive and apply the next records of ``segment.view[at : limit]``.
 
-        Raises DiskFullError, and OutOfTime if ``is_over`` returns True before all is done; the next
-        call with the same position continues.
+        Raises DiskFullError, and DeadlineExceeded if ``is_over`` returns True before all is done;
+        the next call with the same position continues.
         """
         step = self._unfinished
         if step is None or step.first != segment.base + at:

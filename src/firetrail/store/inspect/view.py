@@ -411,7 +411,7 @@ class StoreView:
 
         Args:
             start: The physical offset of the first record; the oldest one by default.
-            check: Which checksums to verify; by default all of them.
+            check: The checksums to verify; by default all of them.
             until: End the walk after the file that holds the byte before this physical offset; by
                 default at the end of the log.
         """

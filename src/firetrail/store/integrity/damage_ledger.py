@@ -22,7 +22,7 @@ class DamagedPlace:
     Attributes:
         physical_offset: The position.
         error: File, offset and what is wrong.
-        since: When it was found, in monotonic seconds.
+        since: The time at which it was found, in monotonic seconds.
         is_given_up: Whether consumers skip it: it could not be repaired in time.
         queues: The queues with consumers that came across it.
         unit: The queue unit through which it was found; None if it was found without one. If the
@@ -41,8 +41,8 @@ class DamageLedger:
     """Knows the damaged places of a log; all threads may use it.
 
     Attributes:
-        found: How many places were found since the store was opened.
-        repaired: How many of them were repaired.
+        found: The number of places that were found since the store was opened.
+        repaired: The number of those that were repaired.
         on_found: Called for a new place, in the thread that found it, by a store whose damage is
             repaired. None if it is not: consumers then skip damaged messages at once.
     """

@@ -40,7 +40,7 @@ class LogScrub:
 
     Attributes:
         position: The physical offset that the present pass has reached.
-        passes: How many passes have reached the end of the log.
+        passes: The number of passes that have reached the end of the log.
     """
 
     def __init__(self, system: System, root: Path, log: CommitLog, ledger: DamageLedger) -> None:

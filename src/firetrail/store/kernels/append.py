@@ -55,10 +55,10 @@ class PutResult:
         queue_offset: The number of the message in the queue; -1 if nothing was stored.
         physical_offset: Its position in the log; -1 if nothing was stored.
         size: The bytes that were written to the log.
-        store_time: When it was stored, in ms.
+        store_time: The time at which it was stored, in ms.
         store_host: The address of the store; None if nothing was stored.
-        messages: How many messages were stored.
-        detail: What went wrong; empty if nothing did.
+        messages: The number of messages that were stored.
+        detail: The reason of the failure; empty if nothing did.
         field: The field of the message that ``detail`` is about.
         is_temporary: Whether the store refused the message for a reason that ends by itself.
     """

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from firetrail.store.log.good_records import GoodRecord
-from firetrail.store.queues.generations import begins_new_life
+from firetrail.store.queues.generations import begins_generation
 from firetrail.store.queues.queue_table import QueueKey
 
 
@@ -104,7 +104,7 @@ def _count(
     """
     key, number = (record.topic, record.queue_id), record.queue_offset
     queue = queues.get(key)
-    if queue is None or (queue.readable and begins_new_life(number, queue.end_offset)):
+    if queue is None or (queue.readable and begins_generation(number, queue.end_offset)):
         queue = queues[key] = QueueLoss(*key, *known.get(key, (number, number)))
     queue.end_offset = max(queue.end_offset, record.queue_offset + 1)
     queue.readable += 1

@@ -22,7 +22,7 @@ def copies_needed(config: StoreConfig, connected: int, *, in_group: bool) -> int
 
     Args:
         config: The settings of the store.
-        connected: How many replicas are connected.
+        connected: The number of replicas that are connected.
         in_group: Whether the store belongs to a member of a group with failover.
     """
     if config.role is not BrokerRole.SYNC_MASTER:

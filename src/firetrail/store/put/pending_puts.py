@@ -76,7 +76,7 @@ class PendingPuts:
 
         Args:
             loop: The event loop that puts messages.
-            acks: What replicas confirm.
+            acks: The confirmations of replicas.
             time_limit_ms: Returns how long a put may wait, in milliseconds.
             outcome_of: Takes what was stored, whether replicas have confirmed it, and when the put
                 began; returns the result of the put.
@@ -93,8 +93,8 @@ class PendingPuts:
         """Wait for replicas, in the thread of the event loop.
 
         Args:
-            stored: What was stored.
-            started: When the put began, for ``outcome_of``.
+            stored: The stored message.
+            started: The time at which the put began, for ``outcome_of``.
         """
         put = PendingPut(self, stored, started)
         put.deadline = self.loop.time() + self._time_limit_ms() / 1000

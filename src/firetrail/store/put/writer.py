@@ -71,7 +71,7 @@ class Durability:
 
         Args:
             result: Where the message was stored.
-            started: When its put began.
+            started: The time at which its put began.
         """
         if self.is_synced or self._pending is None or get_ident() != self._dispatch.thread:
             return self._wait_async(result, started)

@@ -28,7 +28,7 @@ the next message, whose number decides whether it was garbage.
 
 *Begin, end, begin again.* A queue whose first message is not number 0 (the log was shortened before
 the queue was derived) fills the start of its first file with PRE_BLANK units, as Java does. A topic
-that is deleted and created again counts from 0: ``begin_new_life`` drops all units. ``withhold``
+that is deleted and created again counts from 0: ``begin_generation`` drops all units. ``withhold``
 hides units that replicas have yet to confirm; they stay on disk and are appended over.
 
 *Light queues* differ in one rule: Java gives numbers to messages that then do not get in, so that
@@ -403,7 +403,7 @@ class ConsumeQueue:
         last.set_position(at - last.base)
         self.forget_positions()
 
-    def begin_new_life(self) -> None:
+    def begin_generation(self) -> None:
         """Remove every unit, because the numbers begin with 0 again later in the log."""
         while self.files.segments:
             self.files.retire_first(0)

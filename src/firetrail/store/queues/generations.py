@@ -29,7 +29,7 @@ class TopicFacts(Protocol):
         """Return whether a queue exists or was lost; None if the files do not show it."""
 
 
-def begins_new_life(number: int, end: int) -> bool:
+def begins_generation(number: int, end: int) -> bool:
     """Return whether a message begins a new generation of a queue that has ``end`` units.
 
     Only number 0 does. Any other number that the queue has is a repetition: RocketMQ reuses
@@ -93,7 +93,7 @@ class QueueGenerations:
     def note(self, key: QueueKey, number: int, length: int, first: int, newest: int) -> bool:
         """Count a run, given its first and newest record; return whether a generation begins."""
         end = self._ends.get(key, 0)
-        is_new = begins_new_life(number, end) or (
+        is_new = begins_generation(number, end) or (
             end > 0 and self._newest[key] < self._beginnings.get(key, -1) <= first
         )
         if is_new:

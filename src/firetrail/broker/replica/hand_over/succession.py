@@ -91,7 +91,7 @@ class Succession:
         """Ask the connected members of the in-sync set, one after the other, to take over.
 
         Args:
-            patience_s: How long to try.
+            patience_s: The time for which it tries.
 
         Returns:
             Whether this broker is no longer the master.

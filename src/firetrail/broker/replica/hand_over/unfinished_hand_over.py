@@ -42,7 +42,7 @@ def unfinished_remark(saved: SavedRole, own: str, reason: str = "") -> str:
     Args:
         saved: The saved role of one of the two brokers.
         own: ``ip:port`` of this broker, for the command.
-        reason: Why it could not be finished. Default: empty, if the broker does not run.
+        reason: The reason why it could not be finished. Default: empty, if the broker does not run.
     """
     force = f"'firetrail replica promote {own} --force'"
     if saved.taking_over is not None:

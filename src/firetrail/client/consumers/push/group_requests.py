@@ -4,7 +4,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable
 
-from firetrail.client.cluster.independent_steps import Failures
+from firetrail.client.cluster.independent_steps import StepFailures
 from firetrail.client.cluster.session import Session
 from firetrail.client.messages.received_message import Received
 from firetrail.client.messages.send import SEND_S
@@ -30,7 +30,7 @@ class GroupRequests:
 
     async def members(self, brokers: Iterable[str]) -> list[str]:
         """Return the sorted client ids of the group, from the first of the brokers that answers."""
-        failures = Failures()
+        failures = StepFailures()
         for broker in brokers:
             with failures.noted():
                 answer = await self._session.ask(

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from firetrail.client.cluster.arguments import checked_group, checked_queue, one_of
 from firetrail.client.cluster.cluster_client import ClusterClient
-from firetrail.client.cluster.independent_steps import Failures
+from firetrail.client.cluster.independent_steps import StepFailures
 from firetrail.client.cluster.offsets import Offsets
 from firetrail.client.consumers.pull import PullClient
 from firetrail.client.consumers.push.callbacks import CallbackHandlers
@@ -68,36 +68,36 @@ class PushConsumer(ClusterClient):
     topics in the same way.
 
     Args:
-        namesrv: the address ``host:port`` of a name server, or several: a sequence, or a string
+        namesrv: The address ``host:port`` of a name server, or several: a sequence, or a string
             that separates them by ``;``.
-        group: the name of the consumer group.
-        listener: the function, plain or async, that consumes a message. The message is retried if
+        group: The name of the consumer group.
+        listener: The function, plain or async, that consumes a message. The message is retried if
             it raises; its return value is ignored.
-        topics: the subscriptions by topic: tags such as ``"a || b"``, ``"*"`` for all messages, or
+        topics: The subscriptions by topic: tags such as ``"a || b"``, ``"*"`` for all messages, or
             the result of :func:`by_sql`.
-        in_order: whether the messages of a queue are consumed one at a time, in their order. A
+        in_order: Whether the messages of a queue are consumed one at a time, in their order. A
             failed message is then retried every second, and the messages after it wait. Default:
             False.
         model: ``CLUSTERING`` (the default) shares the messages among the members of the group;
             ``BROADCASTING`` delivers every message to every member, without redelivery.
-        start: where a group without offsets starts: ``LAST_OFFSET`` (the end, the default),
+        start: Where a group without offsets starts: ``LAST_OFFSET`` (the end, the default),
             ``FIRST_OFFSET``, or ``TIMESTAMP`` for ``start_time_ms``.
-        start_time_ms: the store time to start at, in ms since 1970; only with ``TIMESTAMP``.
-            Default: half an hour ago.
-        strategy: how the queues are distributed over the members, the same in every member.
+        start_time_ms: The store time to start at, in ms since 1970; only with ``TIMESTAMP``.
+            Default: Half an hour ago.
+        strategy: How the queues are distributed over the members, the same in every member.
             Default: :func:`averagely`.
-        concurrency: how many messages of each queue may be consumed at once. Default: 20.
-        max_retries: how often a failed message is retried before it is moved to the dead-letter
+        concurrency: The number of messages of each queue that may be consumed at once. Default: 20.
+        max_retries: How often a failed message is retried before it is moved to the dead-letter
             topic ``%DLQ%group``. Default: 16; with ``in_order``, without limit.
-        offsets_folder: with ``BROADCASTING``, the folder for the offsets of this member. Default:
+        offsets_folder: With ``BROADCASTING``, the folder for the offsets of this member. Default:
             ``~/.rocketmq_offsets``, as in Java.
-        instance: with ``BROADCASTING``, the name of this member in ``offsets_folder``, different
+        instance: With ``BROADCASTING``, the name of this member in ``offsets_folder``, different
             for each member on a machine. Default: ``DEFAULT``, as in Java.
-        access: credentials and TLS. Default: those in the environment
+        access: Credentials and TLS. Default: those in the environment
             (:mod:`firetrail.remoting.connections.access`).
 
     Raises:
-        ConfigError: an argument is out of range; WrongTypeError if it has the wrong type.
+        ConfigError: An argument is out of range; WrongTypeError if it has the wrong type.
     """
 
     def __init__(
@@ -229,7 +229,7 @@ class PushConsumer(ClusterClient):
 
     async def _rebalance(self) -> None:
         async with self._rebalancing:
-            failures = Failures()
+            failures = StepFailures()
             shares: dict[str, list[MessageQueue]] = {}
             for topic in self.wanted:
                 with failures.noted():
@@ -271,7 +271,7 @@ class PushConsumer(ClusterClient):
                 asyncio.get_running_loop().call_later(pause_s, self._changed.set)
         if new and await self._has_begun(topic):
             self._topics.late.add(topic)
-        failures = Failures()
+        failures = StepFailures()
         for queue in new:
             with failures.noted():
                 first = await self._first_offset(queue)
@@ -289,7 +289,7 @@ class PushConsumer(ClusterClient):
         """
         given_up = list(queues)
         await drop_all([self.assigned[queue] for queue in given_up], HANDOVER_GRACE_S)
-        failures = Failures()
+        failures = StepFailures()
         for queue in given_up:
             with failures.noted():
                 await self._hand_over(queue, self.assigned[queue])
@@ -341,7 +341,7 @@ class PushConsumer(ClusterClient):
         If this call is cancelled, either all queues continue at the new offsets or none.
 
         Args:
-            offsets: the new offsets; queues that are not assigned to this member are ignored.
+            offsets: The new offsets; queues that are not assigned to this member are ignored.
         """
         self._session.check_open()
         for queue, offset in mapping("offsets", offsets).items():
@@ -430,7 +430,7 @@ class PushConsumer(ClusterClient):
         """Call the listener with a message; return None, or the error that it raised.
 
         Args:
-            message: the message. It is neither committed nor retried.
+            message: The message. It is neither committed nor retried.
         """
         return await self._listening.outcome(message)
 
@@ -443,7 +443,7 @@ class PushConsumer(ClusterClient):
         if self._local is not None:
             await self._local.save({q: self._reached(q, t) for q, t in self.assigned.items()})
             return
-        failures = Failures()
+        failures = StepFailures()
         self._commits.begin_round(is_last=is_last)
         for _, queues in by_broker(self.assigned):
             with failures.noted():

@@ -26,9 +26,9 @@ def averagely(
     """Assign contiguous ranges of equal size; a remainder goes to the first clients, one each.
 
     Args:
-        me: the id of this client.
-        clients: the sorted ids of all clients of the group.
-        queues: all queues of the topic, sorted.
+        me: The id of this client.
+        clients: The sorted ids of all clients of the group.
+        queues: All queues of the topic, sorted.
     """
     index = clients.index(me)
     size, left = divmod(len(queues), len(clients))
@@ -42,9 +42,9 @@ def by_circle(
     """Assign the queues to the clients in turn (round robin).
 
     Args:
-        me: the id of this client.
-        clients: the sorted ids of all clients of the group.
-        queues: all queues of the topic, sorted.
+        me: The id of this client.
+        clients: The sorted ids of all clients of the group.
+        queues: All queues of the topic, sorted.
     """
     return list(queues[clients.index(me) :: len(clients)])
 
@@ -55,9 +55,9 @@ def by_consistent_hash(
     """Assign by consistent hashing, so that few queues move when a client joins or leaves.
 
     Args:
-        me: the id of this client.
-        clients: the sorted ids of all clients of the group.
-        queues: all queues of the topic, sorted.
+        me: The id of this client.
+        clients: The sorted ids of all clients of the group.
+        queues: All queues of the topic, sorted.
     """
     ring = sorted(
         {_md5(f"{client}-{i}"): client for client in clients for i in range(VIRTUAL_NODES)}.items()
@@ -82,7 +82,7 @@ def in_rooms(*rooms: str) -> Strategy:
     """Return a strategy that assigns only the queues of brokers in some machine rooms, evenly.
 
     Args:
-        rooms: the names of the rooms; the brokers there are named ``room@name``.
+        rooms: The names of the rooms; the brokers there are named ``room@name``.
     """
 
     def strategy(
@@ -114,9 +114,9 @@ def nearby(
     Queues in rooms without a client are shared by all clients.
 
     Args:
-        room_of_broker: returns the room of a queue's broker.
-        room_of_client: returns the room of a client id.
-        strategy: how the queues of a room are distributed. Default: :func:`averagely`.
+        room_of_broker: Returns the room of a queue's broker.
+        room_of_client: Returns the room of a client id.
+        strategy: How the queues of a room are distributed. Default: :func:`averagely`.
     """
 
     def near(me: str, clients: Sequence[str], queues: Sequence[MessageQueue]) -> list[MessageQueue]:
@@ -139,6 +139,6 @@ def fixed(mine: Sequence[MessageQueue]) -> Strategy:
     """Return a strategy that always assigns the same queues to this client.
 
     Args:
-        mine: the queues of this client.
+        mine: The queues of this client.
     """
     return lambda me, clients, queues: [queue for queue in queues if queue in mine]

@@ -99,7 +99,7 @@ def archive(
             that is an error.
         compaction: Whether to merge small data files of a topic and day. None, the default, does
             so for Delta and Iceberg. The merged files of plain Parquet replace the small ones one
-            by one: let no program read the lake meanwhile.
+            by one: Let no program read the lake meanwhile.
         on_plan: Called with the number of tasks; may return a function, which is then called with
             the number of completed tasks.
 

@@ -112,7 +112,7 @@ class Lake:
 
         Args:
             folder: The folder in the lake.
-            stem: What distinguishes the files of a job.
+            stem: The name that distinguishes the files of a job.
             token: The token of the job.
         """
         attempt = f"-{uuid4().hex[:8]}" if self.is_local else ""

@@ -197,16 +197,16 @@ class BrokerTarget(AbstractContextManager["BrokerTarget"]):
         return True
 
     async def _send(self, pieces: list[ReplayPiece]) -> None:
-        parcels: dict[MessageQueue, list[OutgoingBatch]] = {}
+        batches: dict[MessageQueue, list[OutgoingBatch]] = {}
         for piece in pieces:
             queues = await find_queues(self._producer, piece.topic, self._retry)
-            parcel = parcels.setdefault(queues[piece.queue_id % len(queues)], [])
+            batch = batches.setdefault(queues[piece.queue_id % len(queues)], [])
             if piece.sys_flag:
                 single = (encode_batch([item]) for item in decode_batch(piece.items))
-                parcel += [OutgoingBatch(piece.topic, items, piece.sys_flag) for items in single]
+                batch += [OutgoingBatch(piece.topic, items, piece.sys_flag) for items in single]
             else:
-                parcel.append(OutgoingBatch(piece.topic, piece.items))
-        await send_in_order(self._producer, parcels, self._retry)
+                batch.append(OutgoingBatch(piece.topic, piece.items))
+        await send_in_order(self._producer, batches, self._retry)
 
     def is_home(self, store_host: str) -> bool:
         """Whether ``store_host`` is the address of one of the brokers."""

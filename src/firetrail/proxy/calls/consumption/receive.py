@@ -86,11 +86,11 @@ class ReceiveCalls:
     """Handles ReceiveMessage.
 
     Args:
-        brokers: the brokers that have the messages.
-        requests: the requests about popped messages.
-        renewals: the messages that are renewed automatically.
-        now_ms: the clock.
-        guard: checks calls again that have waited. Default: every call is allowed.
+        brokers: The brokers that have the messages.
+        requests: The requests about popped messages.
+        renewals: The messages that are renewed automatically.
+        now_ms: The clock.
+        guard: Checks calls again that have waited. Default: every call is allowed.
     """
 
     def __init__(

@@ -80,9 +80,9 @@ class Renewals:
     """All renewed messages.
 
     Args:
-        requests: the requests to brokers.
-        brokers: the brokers, which know the retry policies of groups.
-        now_ms: the clock.
+        requests: The requests to brokers.
+        brokers: The brokers, which know the retry policies of groups.
+        now_ms: The clock.
     """
 
     def __init__(
@@ -160,8 +160,8 @@ class Renewals:
         """Let the messages of a client that left become visible to others soon.
 
         Args:
-            client_id: the client.
-            group: only the messages of this group. Default: of all groups.
+            client_id: The client.
+            group: Only the messages of this group. Default: of all groups.
         """
         messages = [
             message

@@ -20,7 +20,7 @@ class UnorderedGroups:
     """Logs a warning, once for each group and topic.
 
     Args:
-        brokers: the brokers that know the types of topics.
+        brokers: The brokers that know the types of topics.
     """
 
     def __init__(self, brokers: Brokers) -> None:

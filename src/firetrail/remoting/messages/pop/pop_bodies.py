@@ -85,8 +85,8 @@ def encode_checkpoint(
         group: The consumer group.
         queue_id: The queue.
         start: The offset at which the pop began reading.
-        pop_time: When it did, in ms.
-        invisible_ms: How long the messages are invisible.
+        pop_time: The time at which it did, in ms.
+        invisible_ms: The time for which the messages are invisible.
         offsets: Their queue offsets, in order.
         broker_name: The name of the broker.
     """

@@ -90,8 +90,8 @@ class PopReceipts:
     """The receipts of the messages in the answer to a pop.
 
     Args:
-        answer: the header of the answer.
-        broker_name: the name of the broker that answered.
+        answer: The header of the answer.
+        broker_name: The name of the broker that answered.
     """
 
     def __init__(self, answer: PopResponse, broker_name: str) -> None:
@@ -104,10 +104,10 @@ class PopReceipts:
         """Return the receipt of a message.
 
         Args:
-            topic: the topic of the record.
-            queue_id: the queue of the record.
-            offset: the queue offset of the record.
-            carried: the property POP_CK, None if there is none. Redelivered messages carry their
+            topic: The topic of the record.
+            queue_id: The queue of the record.
+            offset: The queue offset of the record.
+            carried: The property POP_CK, None if there is none. Redelivered messages carry their
                 receipts in it. Other messages have it only if their producer has sent it.
         """
         if carried is not None:

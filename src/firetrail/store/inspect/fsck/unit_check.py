@@ -29,7 +29,7 @@ from firetrail.store.inspect.fsck.unqueued_messages import UnqueuedMessages
 from firetrail.store.inspect.view import StoreState, StoreView
 from firetrail.store.log.files import misfits, segment_sizes
 from firetrail.store.problems import Problem, ProblemKind
-from firetrail.store.queues.generations import begins_new_life
+from firetrail.store.queues.generations import begins_generation
 from firetrail.store.queues.queue_table import QueueKey
 
 _ABOUT_UNITS = (ProblemKind.UNIT_WRONG, ProblemKind.UNIT_MISSING, ProblemKind.UNIT_STRAY)
@@ -179,7 +179,7 @@ class QueueCheck:
             # A log that begins at 0 has every message of every queue; others do not.
             if self._checks.log_min == 0 and offset != 0 and not damage:
                 self._note_record(record, f"is message {offset} of its queue, but 0 was expected")
-        elif begins_new_life(offset, expected):
+        elif begins_generation(offset, expected):
             self._restart(record, expected)
         elif offset > expected and damage:
             self._check_unclaimed(expected, offset)
@@ -252,7 +252,7 @@ class QueueCheck:
         """
         if self._first is None:
             self._first = self._next = self._expected_first()
-        elif begins_new_life(offset, self._numbered):
+        elif begins_generation(offset, self._numbered):
             self._restart(decode_unit(units).physical_offset, self._numbered)
             self._next = 0
         self._numbered = offset + len(units) // UNIT_SIZE
