@@ -16,7 +16,7 @@ from firetrail.format.columns import Columns
 from firetrail.format.files.unit import UNIT_SIZE
 from firetrail.format.kernels.derive import derive_entries
 from firetrail.format.values.delay import DelayLevels
-from firetrail.pipeline.jobs.rebuild.assembly import EntryRun
+from firetrail.pipeline.jobs.rebuild.assembly import StagedEntries
 from firetrail.pipeline.jobs.rebuild.pieces import DerivedPiece, Stage, StagedFiles, StagedPiece
 from firetrail.pipeline.source.plan.fingerprint import LogFingerprint, check_store
 from firetrail.pipeline.workers import check_shared, not_shared
@@ -198,7 +198,7 @@ class IndexFileTask(NamedTuple):
     subject: AuditedStore
     damaged: list[tuple[int, int]]
     number: int
-    entries: list[EntryRun]
+    entries: list[StagedEntries]
 
     def run(self) -> CheckFindings:
         """Compare the file."""

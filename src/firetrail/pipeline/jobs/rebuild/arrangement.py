@@ -11,7 +11,12 @@ from firetrail.format.files.index import IndexGeometry, IndexHeader
 from firetrail.format.files.unit import UNIT_SIZE
 from firetrail.format.light import is_light
 from firetrail.format.names import index_name, queue_folder
-from firetrail.pipeline.jobs.rebuild.assembly import EntryRun, IndexFiles, QueueFiles, UnitRun
+from firetrail.pipeline.jobs.rebuild.assembly import (
+    IndexFiles,
+    QueueFiles,
+    StagedEntries,
+    StagedUnits,
+)
 from firetrail.pipeline.jobs.rebuild.pieces import DerivedPiece, StagedFiles, StagedPiece
 from firetrail.store.evidence.catalog import Catalog
 from firetrail.store.inspect.view import StoreView
@@ -73,31 +78,31 @@ def queue_files(
         queue_folder(topic, queue_id)  # raises if the name is not possible
         if (topic, queue_id) in absent:
             continue
-        ranges: dict[int, list[UnitRun]] = {}
+        ranges: dict[int, list[StagedUnits]] = {}
         for units in _new_units(found):
             _cut(units, files_per_range * view.queue_file_size // UNIT_SIZE, ranges)
         for units_of_range in ranges.values():
             yield QueueFiles(topic, queue_id, view.queue_file_size, units_of_range)
 
 
-def _new_units(found: list[tuple[str, DerivedPiece]]) -> Iterator[UnitRun]:
+def _new_units(found: list[tuple[str, DerivedPiece]]) -> Iterator[StagedUnits]:
     """Yield the pieces of a queue without messages whose offsets earlier pieces already have."""
     end = found[0][1].offset
     for path, piece in found:
         known = end - piece.offset
         if known < piece.length:
             position = piece.position + known * UNIT_SIZE
-            yield UnitRun(path, position, end, piece.length - known)
+            yield StagedUnits(path, position, end, piece.length - known)
             end = piece.offset + piece.length
 
 
-def _cut(units: UnitRun, range_length: int, ranges: dict[int, list[UnitRun]]) -> None:
+def _cut(units: StagedUnits, range_length: int, ranges: dict[int, list[StagedUnits]]) -> None:
     """Distribute units over ranges of ``range_length`` queue offsets."""
     path, position, offset, length = units
     while length:
         number = offset // range_length
         inside = min(length, (number + 1) * range_length - offset)
-        ranges.setdefault(number, []).append(UnitRun(path, position, offset, inside))
+        ranges.setdefault(number, []).append(StagedUnits(path, position, offset, inside))
         position += inside * UNIT_SIZE
         offset += inside
         length -= inside
@@ -116,22 +121,22 @@ def index_files(
         created += timedelta(milliseconds=1)
 
 
-def deal_out(staged: list[tuple[str, int]], sizes: Iterable[int]) -> Iterator[list[EntryRun]]:
+def deal_out(staged: list[tuple[str, int]], sizes: Iterable[int]) -> Iterator[list[StagedEntries]]:
     """Yield shares of the entries of some files, in order, with at most ``sizes`` entries each."""
-    left = deque(EntryRun(path, 0, count) for path, count in staged if count)
+    left = deque(StagedEntries(path, 0, count) for path, count in staged if count)
     for size in sizes:
-        share: list[EntryRun] = []
+        share: list[StagedEntries] = []
         while size and left:
             path, first, end = left.popleft()
             taken = min(size, end - first)
-            share.append(EntryRun(path, first, first + taken))
+            share.append(StagedEntries(path, first, first + taken))
             size -= taken
             if first + taken < end:
-                left.appendleft(EntryRun(path, first + taken, end))
+                left.appendleft(StagedEntries(path, first + taken, end))
         yield share
 
 
-def _end_of(entries: EntryRun) -> IndexHeader:
+def _end_of(entries: StagedEntries) -> IndexHeader:
     """Return the end time and offset in the header of an index file that ends with ``entries``."""
     found = StagedFiles().entries(entries.path)
     _, offset, time = found[3 * entries.end - 3 : 3 * entries.end]

@@ -19,7 +19,7 @@ from firetrail.store.queues.consume_queue import ConsumeQueue
 from firetrail.system import SYSTEM
 
 
-class UnitRun(NamedTuple):
+class StagedUnits(NamedTuple):
     """Consecutive units in a staged file; the first one has queue offset ``offset``."""
 
     path: str
@@ -37,7 +37,7 @@ class QueueFiles(NamedTuple):
     topic: str
     queue_id: int
     file_size: int
-    units: list[UnitRun]
+    units: list[StagedUnits]
 
     @property
     def weight(self) -> int:
@@ -55,7 +55,7 @@ class QueueFiles(NamedTuple):
             return [segment.path for segment in queue.files.segments]
 
 
-class EntryRun(NamedTuple):
+class StagedEntries(NamedTuple):
     """Entries ``first`` to ``end`` of a staged file."""
 
     path: str
@@ -69,7 +69,7 @@ class IndexFiles(NamedTuple):
     name: str
     geometry: IndexGeometry
     before: IndexHeader | None
-    entries: list[EntryRun]
+    entries: list[StagedEntries]
 
     @property
     def weight(self) -> int:
