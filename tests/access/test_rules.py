@@ -253,6 +253,7 @@ def test_a_code_without_a_rule_is_refused_unless_a_super_user_asks() -> None:
         (12, {"topic": "%RETRY%g"}, ["Group:g Sub/Get"]),
         (105, {"topic": "%RETRY%g"}, ["Group:g Sub/Get"]),
         (307, {"jstackEnable": "true"}, ["Group:CG Update"]),
+        (307, {"jstackEnable": "1"}, ["Group:CG Update"]),
         (25, {"clusterName": "mine"}, ["Cluster:C1 Update"]),
         (103, {"clusterName": "other"}, ["Cluster:C1 Update", "Cluster:other Update"]),
         (104, {"clusterName": "C1"}, ["Cluster:C1 Update"]),

@@ -311,7 +311,7 @@ def _clone(asked: ReceivedRequest) -> Iterator[Requirement]:
 
 
 def _running_info(asked: ReceivedRequest) -> Iterator[Requirement]:
-    has_stacks = asked.request.fields.get("jstackEnable", "").lower() == "true"
+    has_stacks = asked.request.fields.get("jstackEnable") in TRUE  # as the header reads it
     yield group_need(asked.name("consumerGroup"), UPDATE if has_stacks else GET)
 
 
