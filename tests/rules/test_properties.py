@@ -16,6 +16,7 @@ from tests.proxy.services import message, serving
 from firetrail import Batch, Store
 from firetrail.broker.state.topic_table import HALF_TOPIC
 from firetrail.client import Message, Producer
+from firetrail.client.messages.send import encoded
 from firetrail.errors import IllegalMessageError
 from firetrail.format.batch import BatchItem, encode_batch
 from firetrail.format.files.timer import TIMER_TOPIC
@@ -243,6 +244,18 @@ async def test_a_message_of_the_client() -> None:
                     await producer.send(message)
             else:
                 assert (await producer.send(message)).transaction_id is None, text
+
+
+async def test_an_encoded_message_of_the_client(talk: Talk) -> None:
+    """A batch of one message is sent as a single message, but begins no transaction either."""
+    for text in TEXTS:
+        sent = encoded("T", encode_batch([BatchItem(0, b"x", text.encode())]))
+        fields = sent.header("PG", 0).encode()
+        wanted = parsed(text)
+        if wanted.get("TRAN_MSG", "").lower() == "true":
+            del wanted["TRAN_MSG"]
+        expected = expected_by_broker("\x02".join("\x01".join(item) for item in wanted.items()))
+        assert stored(talk, await talk.send("T", b"x", fields)) == expected, text
 
 
 def test_a_message_of_the_embedded_store(tmp_path: Path) -> None:

@@ -28,6 +28,7 @@ from firetrail.format.properties import (
     decode_properties,
     encode_properties,
     get_property,
+    replace_properties,
 )
 from firetrail.format.values.arguments import instance, number, several
 from firetrail.format.values.ids import encode_unique_id
@@ -137,7 +138,7 @@ def draft_of(
     """
     _check(message, queue)
     raw, message_id = _properties(message, ids)
-    if not half and is_transactional({TRAN_MSG: get_property(raw, TRAN_MSG) or ""}):
+    if not half and _is_of_transaction(raw):
         what = f"{TRAN_MSG}=true would hide the message for ever; use send_in_transaction"
         raise IllegalMessageError("properties", what)
     raw += encode_properties(more or {})
@@ -148,6 +149,10 @@ def draft_of(
     return OutgoingMessage(
         message.topic, message_id, properties, body, message.flag, sys_flag, False, born
     )
+
+
+def _is_of_transaction(raw: bytes) -> bool:
+    return is_transactional({TRAN_MSG: get_property(raw, TRAN_MSG) or ""})
 
 
 def _compressed(body: bytes) -> tuple[bytes, int]:
@@ -244,7 +249,8 @@ def encoded(topic: str, items: bytes, sys_flag: int = 0) -> OutgoingMessage:
     """Wrap messages that are already encoded as a batch (:mod:`firetrail.format.batch`).
 
     The messages get no ids. A single message is sent as such, not as a batch, because brokers
-    accept it up to a larger size; only a single message can be compressed.
+    accept it up to a larger size; only a single message can be compressed. It loses a TRAN_MSG=true
+    that brokers ignore in a batch: alone, it would be a half message whose transaction nobody ends.
     """
     number("sys_flag", sys_flag, most=INT32_MAX)
     if len(instance("items", items, bytes)) < BATCH_ITEM.size:
@@ -253,7 +259,10 @@ def encoded(topic: str, items: bytes, sys_flag: int = 0) -> OutgoingMessage:
     if size < len(items):
         return OutgoingMessage(topic, "", "", items, 0, sys_flag, True)
     (item,) = decode_batch(items)
-    properties = item.properties.decode("utf-8", "replace")
+    raw = item.properties
+    if _is_of_transaction(raw):
+        raw = replace_properties(raw, {TRAN_MSG: None})
+    properties = raw.decode("utf-8", "replace")
     return OutgoingMessage(topic, "", properties, item.body, item.flag, sys_flag, False)
 
 
