@@ -100,6 +100,9 @@ class TestPatience:
         gone = RequestError(ResponseCode.TOPIC_NOT_EXIST, "its broker is away")
         assert self.outcome(ConnectionResetError(), TimeoutError(), busy, gone) == 7
 
+    def test_an_outage_of_many_attempts_is_retried(self) -> None:
+        assert self.outcome(*[ConnectionResetError()] * 1100) == 7
+
     def test_permanent_errors_are_raised(self) -> None:
         with pytest.raises(RequestError, match="no such"):
             self.outcome(RequestError(ResponseCode.NO_PERMISSION, "no such"))

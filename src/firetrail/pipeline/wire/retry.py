@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from firetrail.client.administration.admin import Admin
+from firetrail.client.cluster.backoff import pauses
 from firetrail.errors import FiretrailError, PipelineError, RequestError
 from firetrail.pipeline.options import RETRY_MS
 from firetrail.remoting.connections.access import Access
@@ -28,7 +28,7 @@ UNKNOWN_TOPIC_S = 30.0
 """The time to wait for a topic that was not seen before while brokers are registered: within this
 time, brokers register with a name server that was restarted."""
 PAUSE_S = 0.2
-"""Pause before the second attempt; it doubles with each further one, up to PAUSE_MAX_S."""
+"""The longest pause before the second attempt; it doubles with each one, up to PAUSE_MAX_S."""
 PAUSE_MAX_S = 2.0
 PROBED_MAX = 16
 """Maximum number of brokers that the diagnosis connects to."""
@@ -71,6 +71,7 @@ class RequestRetry:
         """
         clock = asyncio.get_running_loop().time
         begun, attempts = clock(), 0
+        backoff = pauses(PAUSE_S, PAUSE_MAX_S)
         while True:
             attempts += 1
             try:
@@ -87,8 +88,7 @@ class RequestRetry:
             if attempts == 1:
                 where = f"namesrv={self._namesrv}: {what}: {_text(last)}"
                 _log.warning("%s; retrying for up to %g s", where, self._limit_s)
-            pause = min(PAUSE_S * 2 ** (attempts - 1), PAUSE_MAX_S) * random.uniform(0.5, 1.0)
-            await asyncio.sleep(min(pause, max(self._limit_s - elapsed, 0)))
+            await asyncio.sleep(min(next(backoff), max(self._limit_s - elapsed, 0)))
         cause = await self._cause(topic, broker)
         raise PipelineError(
             f"namesrv={self._namesrv}: {what} failed: {cause or 'see the last error'}; gave up "
