@@ -105,8 +105,13 @@ async def test_the_codes_of_the_end(transactional: Service) -> None:
     assert await end(transactional) == "TOO_MANY_REQUESTS"
 
 
-async def test_the_time_before_the_first_check_is_stored(transactional: Service) -> None:
-    duration = Duration(seconds=60, nanos=999_000_000)
+@pytest.mark.parametrize(
+    ("seconds", "nanos"), [(60, 999_000_000), (59, 1_500_000_000), (62, -2_000_000_000)]
+)
+async def test_the_time_before_the_first_check_is_stored(
+    seconds: int, nanos: int, transactional: Service
+) -> None:
+    duration = Duration(seconds=seconds, nanos=nanos)
     await transactional.send(half("t2", orphaned_transaction_recovery_duration=duration))
     open_ones = transactional.broker._parts.transactions._open.values()
     assert sorted(each.immunity_ms or 0 for each in open_ones) == [0, 60_000]

@@ -74,7 +74,7 @@ def stored_properties(message: Message, topic: str, peer: str) -> dict[str, str]
     properties[PGROUP] = topic
     if system.message_type == MessageType.TRANSACTION:
         properties[TRAN_MSG] = "true"
-        recovery_s = system.orphaned_transaction_recovery_duration.seconds
+        recovery_s = milliseconds(system.orphaned_transaction_recovery_duration) // 1000
         if recovery_s > 0:
             properties[CHECK_IMMUNITY_TIME] = str(recovery_s)
     if system.HasField("delivery_timestamp"):
