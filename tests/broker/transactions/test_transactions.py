@@ -9,7 +9,7 @@ from typing import Any
 from unittest.mock import Mock
 
 import pytest
-from tests.broker.brokers import Talk, talking
+from tests.broker.brokers import SMALL, Talk, talking
 from tests.broker.halves import (
     COMMIT,
     IMPATIENT,
@@ -25,6 +25,7 @@ from tests.broker.halves import (
 from tests.client.clusters import until
 from tests.helpers import crash_image
 
+from firetrail import Store
 from firetrail.broker.config import BrokerConfig
 from firetrail.broker.state.topic_table import CHECKED_OFTEN_TOPIC, HALF_TOPIC, OP_TOPIC
 from firetrail.broker.transactions import transactions as module
@@ -208,6 +209,26 @@ class TestQuestions:
             await talk.broker.check_transactions()
             assert await end(talk, first, COMMIT) != 0
         assert "is damaged and given up" in caplog.text
+
+    @pytest.mark.parametrize("properties", [{}, {"REAL_TOPIC": "T1", "REAL_QID": "x"}])
+    async def test_a_half_message_without_a_destination_does_not_block_others(
+        self, properties: dict[str, str], tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """A program may have put it with an embedded store."""
+        with Store.open(tmp_path, SMALL) as store:
+            store.put(Message(HALF_TOPIC, b"lost", properties={**properties, "PGROUP": "PG"}))
+        async with talking(tmp_path, config=IMPATIENT) as talk:
+            await talk.beat(producer="PG")
+            (lost,) = talk.broker.store.read(HALF_TOPIC)
+            await begin(talk)
+            half = half_answer(lost.queue_offset, lost.message_id)
+            assert "names no topic" in ((await ended(talk, half, COMMIT)).remark or "")
+            await asyncio.sleep(0.01)
+            await talk.broker.check_transactions()
+            await asyncio.to_thread(talk.broker.store.wait_dispatched)
+            assert stored(talk, HALF_TOPIC) == [b"lost", b"body", b"body"]
+            assert stored(talk, CHECKED_OFTEN_TOPIC) == [b"lost"]
+        assert "is given up without a topic and queue to deliver it to" in caplog.text
 
     async def test_a_producer_is_asked_and_may_still_end_it(self) -> None:
         asked: list[RemotingCommand] = []

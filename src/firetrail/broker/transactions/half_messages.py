@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 
 from firetrail.auth.caller import Caller
 from firetrail.broker.services.clients import Client
-from firetrail.broker.stored_messages import copy_record
+from firetrail.broker.stored_messages import copy_record, destination_of
+from firetrail.errors import RequestError
 from firetrail.format.kernels.draft import Message
 from firetrail.format.properties import (
     CHECK_IMMUNITY_TIME,
     PGROUP,
-    REAL_QID,
     REAL_TOPIC,
     TRANSACTION_CHECK_TIMES,
     UNIQ_KEY,
@@ -24,7 +24,7 @@ from firetrail.format.values.ids import encode_message_id
 from firetrail.format.values.integers import INT32_MAX, number_in
 from firetrail.remoting.messages.headers import CheckTransactionHeader
 from firetrail.remoting.servers.fair_shares import ShareHolder, holder_of, unknown_holder
-from firetrail.remoting.wire.codes import RequestCode
+from firetrail.remoting.wire.codes import RequestCode, ResponseCode
 from firetrail.remoting.wire.command import RemotingCommand
 from firetrail.store.results import PutResult
 
@@ -46,7 +46,7 @@ class HalfMessage:
     group: str
     """The producer group."""
     topic: str
-    """The topic that it will be in when it is committed."""
+    """The topic that it will be in when it is committed; empty if it names no destination."""
     immunity_ms: int | None
     """Time before the first check that the producer asked for; None if it did not specify one."""
     holder: ShareHolder
@@ -76,13 +76,14 @@ def half_at(
         holder: The client that began the transaction. Default: None, for unknown.
     """
     seconds = number_in(properties.get(CHECK_IMMUNITY_TIME), 0, INT32_MAX)
+    topic, _ = destination_of(properties) or ("", QUEUE)
     group = sys.intern(properties.get(PGROUP, ""))  # one string per group
     return HalfMessage(
         place.queue_offset,
         place.physical_offset,
         place.store_time,
         group,
-        sys.intern(properties.get(REAL_TOPIC, "")),
+        sys.intern(topic),
         None if seconds is None else seconds * 1000,
         holder or unknown_holder(group),
         checks,
@@ -121,21 +122,26 @@ def copy_of(record: Record, topic: str, properties: bytes) -> Message:
 
 
 def committed_from(record: Record) -> Message:
-    """Return the message that consumers get once the half message is committed."""
-    properties = record.properties
-    return copy_record(
-        record,
-        properties[REAL_TOPIC],
-        int(properties[REAL_QID]),
-        record.raw_properties,
-        committed=True,
-    )
+    """Return the message that consumers get once the half message is committed.
+
+    Raises:
+        RequestError: The half message names no destination.
+    """
+    topic, queue_id = _destination(record)
+    return copy_record(record, topic, queue_id, record.raw_properties, committed=True)
+
+
+def _destination(record: Record) -> tuple[str, int]:
+    found = destination_of(record.properties)
+    if found is None:
+        what = f"the half message at {record.physical_offset} names no topic and queue"
+        raise RequestError(ResponseCode.SYSTEM_ERROR, what)
+    return found
 
 
 def ask(producer: Client, record: Record) -> None:
     """Send CHECK_TRANSACTION_STATE with the message in the form in which its producer sent it."""
-    properties = record.properties
-    unique = properties.get(UNIQ_KEY)
+    unique = record.properties.get(UNIQ_KEY)
     header = CheckTransactionHeader(
         record.queue_offset,
         record.physical_offset,
@@ -143,11 +149,9 @@ def ask(producer: Client, record: Record) -> None:
         unique,
         encode_message_id(record.store_host, record.physical_offset),
     )
-    shown = record._replace(
-        topic=properties[REAL_TOPIC],
-        queue_id=int(properties[REAL_QID]),
-        raw_properties=without_crc(record.raw_properties),
-    )
+    topic, queue_id = _destination(record)
+    raw = without_crc(record.raw_properties)
+    shown = record._replace(topic=topic, queue_id=queue_id, raw_properties=raw)
     producer.connection.tell(
         RemotingCommand(RequestCode.CHECK_TRANSACTION_STATE, header.encode(), encode_record(shown))
     )

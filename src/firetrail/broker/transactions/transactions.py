@@ -368,7 +368,9 @@ class Transactions:
         """
         check_max = self._live.current.transaction_check_max
         kept_h = self._store.config.file_reserved_hours
-        if half.checks >= check_max:
+        if not half.topic:
+            await self._give_up(half, "without a topic and queue to deliver it to")
+        elif half.checks >= check_max:
             await self._give_up(half, f"after {check_max} checks")
         elif self._producer(half) is not None:
             await self._ask(half)
