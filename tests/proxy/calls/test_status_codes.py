@@ -28,6 +28,11 @@ FAILURES = [
     (RequestError(ResponseCode.TOPIC_NOT_EXIST, "r"), Code.TOPIC_NOT_FOUND, "r"),
     (NoRouteYetError(ResponseCode.TOPIC_NOT_EXIST, "r"), Code.TOPIC_NOT_FOUND, "r"),
     (RequestError(ResponseCode.NO_PERMISSION, "r"), Code.FORBIDDEN, "r"),
+    (
+        RequestError(ResponseCode.SUBSCRIPTION_PARSE_FAILED, "r"),
+        Code.ILLEGAL_FILTER_EXPRESSION,
+        "r",
+    ),
     (RequestError(ResponseCode.SYSTEM_ERROR, "r"), Code.INTERNAL_SERVER_ERROR, "r"),
     (RequestError(4711, "r"), Code.INTERNAL_SERVER_ERROR, "r"),
     (NoAnswerError("b: no answer"), Code.PROXY_TIMEOUT, "b: no answer"),

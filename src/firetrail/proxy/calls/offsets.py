@@ -52,10 +52,6 @@ _PULL_CODES: dict[int, Code] = {
     ResponseCode.PULL_OFFSET_MOVED: Code.ILLEGAL_OFFSET,
 }
 """Codes of brokers with which the answer to a pull has the next offset."""
-_ERROR_CODES: dict[int, Code] = {
-    ResponseCode.SUBSCRIPTION_PARSE_FAILED: Code.ILLEGAL_FILTER_EXPRESSION,
-    ResponseCode.QUERY_NOT_FOUND: Code.OFFSET_NOT_FOUND,
-}
 
 
 class OffsetCalls:
@@ -182,6 +178,6 @@ class OffsetCalls:
         answer = await resolved(self._brokers.request(client, queue.broker.name, command))
         if answer.code in accepted:
             return answer
-        if answer.code in _ERROR_CODES:
-            raise ProxyError(_ERROR_CODES[answer.code], answer.remark or "")
+        if answer.code == ResponseCode.QUERY_NOT_FOUND:
+            raise ProxyError(Code.OFFSET_NOT_FOUND, answer.remark or "")
         return checked(answer)

@@ -56,9 +56,8 @@ _CODES: dict[int, Code] = {
     ResponseCode.POLLING_FULL: Code.TOO_MANY_REQUESTS,
     ResponseCode.POLLING_TIMEOUT: Code.MESSAGE_NOT_FOUND,
     ResponseCode.PULL_NOT_FOUND: Code.MESSAGE_NOT_FOUND,
-    ResponseCode.SUBSCRIPTION_PARSE_FAILED: Code.ILLEGAL_FILTER_EXPRESSION,
 }
-"""Codes of brokers that only the answer to a pop has."""
+"""Codes with which a broker answers a pop that finds no messages."""
 Frame = ReceiveMessageResponse | EncodedMessage
 Frames = Sequence[Frame]
 Where = tuple[ProxyClient, str, str]
