@@ -17,8 +17,8 @@ import pytest
 from interop.servers import LINES, Servers, jars
 from interop.stock import BROKER_CONF, WAIT_S, create_topics, firetrail_up
 
-from firetrail.access.implied_permissions import TRACE_TOPIC
 from firetrail.client import Access, Admin, Credentials, PullConsumer
+from firetrail.format.names import TRACE_TOPIC
 
 CLIENT = Path(__file__).parent / "java" / "clients" / "SecuredClient.java"
 ADMIN = ("admin", "the-password-of-admin")

@@ -12,18 +12,22 @@ from functools import lru_cache
 from firetrail.auth.caller import NO_PERMISSION, Caller
 from firetrail.auth.resources import NAME_MAX, WHOLE, Action, Requirement, ResourceType, need
 from firetrail.errors import RequestError
-from firetrail.format.names import DLQ_PREFIX, RETRY_PREFIX, SCHEDULE_TOPIC, popped_topic
+from firetrail.format.names import (
+    DLQ_PREFIX,
+    RETRY_PREFIX,
+    SCHEDULE_TOPIC,
+    TRACE_TOPIC,
+    is_system,
+    popped_topic,
+)
 from firetrail.format.properties import REAL_TOPIC
 from firetrail.format.record import Record
 from firetrail.remoting.wire.codes import ResponseCode
 from firetrail.remoting.wire.command import RemotingCommand
 
-TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
-"""The topic that clients send message traces to; it is treated like any other topic."""
 NOT_YOURS = "there is no message at this place that the sender has a permission for"
 """The refusal of a message that a request names by its id or offset. It neither names the topic nor
 tells whether there is a message."""
-_SYSTEM_PREFIX = "rmq_sys_"
 _INTERNAL = frozenset({SCHEDULE_TOPIC, "OFFSET_MOVED_EVENT", "TRANS_CHECK_MAX_TIME_TOPIC"})
 
 TOPIC, GROUP, CLUSTER = ResourceType.TOPIC, ResourceType.GROUP, ResourceType.CLUSTER
@@ -33,9 +37,7 @@ DELETE, GET, LIST = Action.DELETE, Action.GET, Action.LIST
 
 def is_internal(topic: str) -> bool:
     """Return whether a topic holds the broker's own records."""
-    if topic in _INTERNAL:
-        return True
-    return topic[: len(_SYSTEM_PREFIX)].lower() == _SYSTEM_PREFIX and topic != TRACE_TOPIC
+    return topic in _INTERNAL or (is_system(topic) and topic != TRACE_TOPIC)
 
 
 def topic_need(topic: str, *actions: Action) -> Requirement:

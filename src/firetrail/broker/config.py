@@ -33,6 +33,7 @@ from firetrail.broker.config_groups import (
 )
 from firetrail.broker.limit_settings import BrokerLimitSettings
 from firetrail.errors import ConfigError
+from firetrail.format.names import TRACE_TOPIC
 from firetrail.format.values.hosts import PORT_MAX, Host
 from firetrail.format.values.integers import INT32_MAX
 from firetrail.replication.ha.ha_frames import BODY_MAX, MEMBER_MAX
@@ -119,7 +120,7 @@ class BrokerConfig(AccessSettings, BrokerLimitSettings, AuditSettings, LogSettin
         False, "traceTopicEnable", FLAG, "Create the topic for message traces at startup."
     )
     trace_topic_name: str = TOPICS(
-        "RMQ_SYS_TRACE_TOPIC", "msgTraceTopicName", NAME, "Name of the topic for message traces."
+        TRACE_TOPIC, "msgTraceTopicName", NAME, "Name of the topic for message traces."
     )
 
     long_polling: bool = CONSUMING.live(

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from firetrail.format import columns as col
 from firetrail.format import layout
 from firetrail.format.columns import Columns
-from firetrail.format.names import RETRY_PREFIX, SCHEDULE_TOPIC, is_folder_name
+from firetrail.format.names import RETRY_PREFIX, SCHEDULE_TOPIC, SYSTEM_PREFIX, is_folder_name
 from firetrail.format.properties import INNER_MULTI_DISPATCH, INNER_MULTI_QUEUE_OFFSET, get_property
 from firetrail.format.values.integers import number_in
 from firetrail.format.values.javahash import java_text
@@ -30,7 +30,6 @@ LIGHT_QUEUE_ID = 0
 LIGHT_QUEUES_MAX = 20_000
 """Puts create no more light queues than this (RocketMQ's ``maxLmqConsumeQueueNum``)."""
 SEPARATOR = ","
-SYSTEM_PREFIX = "rmq_sys_"
 _MARK = re.compile(re.escape(INNER_MULTI_QUEUE_OFFSET.encode() + b"\x01"))
 
 

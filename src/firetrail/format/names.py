@@ -73,6 +73,12 @@ AUTO_CREATE_TOPIC = "TBW102"
 """New topics inherit the settings of this one, if the broker creates them on demand."""
 SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
 """Delayed messages wait here, in queue ``level - 1``."""
+SYSTEM_PREFIX = "rmq_sys_"
+"""Prefix of the internal topics of RocketMQ 5.x; older ones are in capitals (``is_system``)."""
+TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
+"""The topic that clients send message traces to; only its name is that of an internal topic."""
+SYSTEM_GROUP_PREFIX = "CID_RMQ_SYS_"
+"""Prefix of the groups with which brokers read their own topics."""
 RETRY_PREFIX = "%RETRY%"
 RETRY_SEPARATOR_V2 = "+"
 """Between group and topic in the second form of a retry topic; no other topic contains it."""
@@ -197,6 +203,11 @@ def check_topic(name: str) -> None:
         raise IllegalMessageError(
             "topic", f"{shortened(name)} has {len(name)} bytes, the limit is {limit}"
         )
+
+
+def is_system(topic: str) -> bool:
+    """Return whether a topic is named like RocketMQ's internal ones, in small letters or not."""
+    return topic[: len(SYSTEM_PREFIX)].lower() == SYSTEM_PREFIX
 
 
 def is_group(name: str) -> bool:

@@ -34,7 +34,7 @@ def test_the_namespace_does_not_count() -> None:
         *(
             (name, f"topic {name} is reserved")
             for name in (
-                *("rmq_sys_", "rmq_sys_wheel_timer", "TBW102", "SCHEDULE_TOPIC_XXXX"),
+                *("rmq_sys_", "RMQ_SYS_X", "rmq_sys_wheel_timer", "TBW102", "SCHEDULE_TOPIC_XXXX"),
                 *("BenchmarkTest", "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC"),
                 *("RMQ_SYS_TRACE_TOPIC", "TRANS_CHECK_MAX_TIME_TOPIC", "SELF_TEST_TOPIC"),
                 *("OFFSET_MOVED_EVENT", "CHECKPOINT_TOPIC", *sorted(RESERVED)),

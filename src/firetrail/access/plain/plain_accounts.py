@@ -16,7 +16,6 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from firetrail.access.implied_permissions import TRACE_TOPIC
 from firetrail.access.user_bodies import check_user_name
 from firetrail.auth.address_patterns import AddressPattern
 from firetrail.auth.policies import (
@@ -30,7 +29,7 @@ from firetrail.auth.policies import (
 )
 from firetrail.auth.resources import Action, MatchKind, Requirement, Resource, ResourceType
 from firetrail.errors import ConfigError
-from firetrail.format.names import AUTO_CREATE_TOPIC, RETRY_PREFIX, reply_topic
+from firetrail.format.names import AUTO_CREATE_TOPIC, RETRY_PREFIX, TRACE_TOPIC, reply_topic
 from firetrail.settings.settings_table import HIDDEN
 
 KEY_MIN = 7

@@ -4,14 +4,14 @@ import asyncio
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
+from firetrail.access.implied_permissions import is_internal
 from firetrail.broker.broker_state import BrokerState
 from firetrail.broker.services.registration import wait_for_registration
 from firetrail.broker.services.schedule import ScheduleService
 from firetrail.broker.state import attributes
 from firetrail.broker.state.group_table import check_group
-from firetrail.broker.state.topic_table import SYSTEM_PREFIX
 from firetrail.errors import RequestError
-from firetrail.format.light import LIGHT_PREFIX
+from firetrail.format.light import is_light
 from firetrail.remoting.connections.connection import Connection
 from firetrail.remoting.connections.handlers import Answer, Handler
 from firetrail.remoting.messages.admin.admin_bodies import GroupForbidden
@@ -173,7 +173,7 @@ class TopicGroupProcessor:
         return [
             name
             for name in self._store.queues.topics()
-            if name not in kept and not name.startswith((SYSTEM_PREFIX, LIGHT_PREFIX))
+            if name not in kept and not is_internal(name) and not is_light(name)
         ]
 
     def _is_expired(self, topic: str, queue_id: int) -> bool:

@@ -9,7 +9,7 @@ from firetrail.broker.state.auto_creation import AutoCreation
 from firetrail.broker.state.saver import Saver
 from firetrail.broker.state.topic_table import QUEUES_MAX
 from firetrail.errors import RequestError
-from firetrail.format.names import GROUP_RULE, is_group
+from firetrail.format.names import GROUP_RULE, SYSTEM_GROUP_PREFIX, is_group
 from firetrail.format.values.integers import INT32_MAX, INT32_MIN
 from firetrail.remoting.messages.bodies import (
     DataVersion,
@@ -20,7 +20,6 @@ from firetrail.remoting.wire.codes import ResponseCode, Version
 from firetrail.settings.config_file import ConfigFile
 from firetrail.settings.settings_table import Live
 
-SYSTEM_PREFIX = "CID_RMQ_SYS_"
 SYSTEM_GROUPS = (
     "TOOLS_CONSUMER",
     "FILTERSRV_CONSUMER",
@@ -93,14 +92,14 @@ class GroupTable:
         if group is not None:
             return group
         check_group(name)
-        if not self._live.current.auto_create_groups and not name.startswith(SYSTEM_PREFIX):
+        if not self._live.current.auto_create_groups and not name.startswith(SYSTEM_GROUP_PREFIX):
             raise RequestError(
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
                 f"subscription group [{name}] does not exist; create it first",
             )
         group = SubscriptionGroupConfig(name)
         if not self._is_copy:
-            if not name.startswith(SYSTEM_PREFIX):
+            if not name.startswith(SYSTEM_GROUP_PREFIX):
                 self._creation.check(f"group {name}", len(self._groups))
             self.put([group])
         return group

@@ -15,6 +15,7 @@ from firetrail.format.names import (
     AUTO_CREATE_TOPIC,
     RETRY_PREFIX,
     SCHEDULE_TOPIC,
+    SYSTEM_PREFIX,
     check_topic,
     reply_topic,
 )
@@ -30,8 +31,6 @@ CHECKED_OFTEN_TOPIC = "TRANS_CHECK_MAX_TIME_TOPIC"
 SELF_TEST_TOPIC = "SELF_TEST_TOPIC"
 OFFSET_MOVED_TOPIC = "OFFSET_MOVED_EVENT"
 BENCHMARK_TOPIC = "BenchmarkTest"
-SYSTEM_PREFIX = "rmq_sys_"
-"""Prefix of the internal topics of RocketMQ 5.x."""
 REVIVE_PREFIX = f"{SYSTEM_PREFIX}REVIVE_LOG_"
 QUEUES_MAX = 10_000
 

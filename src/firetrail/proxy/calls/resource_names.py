@@ -7,15 +7,20 @@ import re
 from collections.abc import Collection
 from functools import lru_cache
 
-from firetrail.broker.state.topic_table import SYSTEM_PREFIX, SYSTEM_TOPICS
+from firetrail.broker.state.topic_table import SYSTEM_TOPICS
 from firetrail.errors import ProxyError
 from firetrail.format.layout import MAX_TOPIC_V1
-from firetrail.format.names import GROUP_RULE, TOPIC_PATTERN, is_group
+from firetrail.format.names import (
+    GROUP_RULE,
+    SYSTEM_GROUP_PREFIX,
+    TOPIC_PATTERN,
+    is_group,
+    is_system,
+)
 from firetrail.proxy.schema.messages import Code, Resource
 
-RESERVED_TOPICS = SYSTEM_TOPICS | {"RMQ_SYS_TRACE_TOPIC", "CHECKPOINT_TOPIC"}
+RESERVED_TOPICS = SYSTEM_TOPICS | {"CHECKPOINT_TOPIC"}
 """Topics of the system that clients can neither send to nor consume."""
-RESERVED_GROUP_PREFIX = "CID_RMQ_SYS_"
 
 _TOPIC = re.compile(TOPIC_PATTERN)
 _REMEMBERED = 1024
@@ -47,7 +52,7 @@ def _check_topic(name: str) -> None:
     if len(name) > MAX_TOPIC_V1 or not _TOPIC.fullmatch(name):
         rule = f"1 to {MAX_TOPIC_V1} letters, digits and % | _ - are allowed"
         raise ProxyError(Code.ILLEGAL_TOPIC, f"topic {name[:_SHOWN]!r}: {rule}")
-    if name.startswith(SYSTEM_PREFIX) or name in RESERVED_TOPICS:
+    if is_system(name) or name in RESERVED_TOPICS:
         raise _reserved(name)
 
 
@@ -74,7 +79,7 @@ def _check_group(name: str) -> None:
         raise ProxyError(
             Code.ILLEGAL_CONSUMER_GROUP, f"consumer group {name[:_SHOWN]!r}: {GROUP_RULE}"
         )
-    if name.startswith(RESERVED_GROUP_PREFIX):
+    if name.startswith(SYSTEM_GROUP_PREFIX):
         raise ProxyError(
             Code.ILLEGAL_CONSUMER_GROUP, f"consumer group {name} is reserved for the system"
         )

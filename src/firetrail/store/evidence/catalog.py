@@ -11,13 +11,14 @@ from typing import Any, NamedTuple
 
 from firetrail.errors import FormatError
 from firetrail.format.files import config_json
-from firetrail.format.light import SYSTEM_PREFIX, is_light
+from firetrail.format.light import is_light
 from firetrail.format.names import (
     BATCH_CONSUME_QUEUE,
     CONFIG,
     OFFSET_MAX,
     SCHEDULE_TOPIC,
     TOPICS_JSON,
+    is_system,
 )
 from firetrail.store.evidence.inventory import ListedQueues
 from firetrail.store.queues.queue_table import QueueKey
@@ -118,7 +119,7 @@ class Catalog:
 
 
 def _is_internal(topic: str) -> bool:
-    return is_light(topic) or topic in _NOT_LISTED or topic.lower().startswith(SYSTEM_PREFIX)
+    return is_light(topic) or topic in _NOT_LISTED or is_system(topic)
 
 
 def topics_content(files: Files, root: Path) -> bytes:
