@@ -78,6 +78,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item._id = type(item._id).parse(f"{item.nodeid}@{group.args[0]}")
 
 
+def pytest_collection_finish() -> None:
+    """Leave the modules and items of all tests out of every later collection of garbage."""
+    gc.collect()
+    gc.freeze()
+
+
 def _is_shuffled(config: pytest.Config) -> bool:
     return bool(config.pluginmanager.hasplugin("randomly"))
 
