@@ -69,6 +69,8 @@ async def test_a_group_that_etcd_has_lost_is_created_again_with_a_larger_epoch(
         before = group.members[1].epochs.number
         group.etcd.restore(Backup())
         await until(lambda: any("etcd has lost the state" in text for text in caplog.messages))
+        # The master before notices the loss later than it is logged, and is the master until then.
+        await until(lambda: any(each.epochs.number > before for each in group.members.values()))
         master = await group.master()
         await group.in_sync(1, 2, 3)
         await group.connected(master)

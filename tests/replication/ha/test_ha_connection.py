@@ -77,7 +77,10 @@ def test_a_put_is_confirmed_only_after_the_replica_has_it(master: Master, tmp_pa
         assert replica.embedded.log_range == master.store.embedded.log_range
 
 
-def test_a_stop_of_the_master_tells_replicas_that_they_have_everything(tmp_path: Path) -> None:
+def test_a_stop_of_the_master_tells_replicas_that_they_have_everything(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("firetrail.replication.ha.ha_service.FINISH_S", PATIENCE_S)
     rare = replace(LIMITS, heartbeat_s=PATIENCE_S)  # heartbeats would bring the confirmation, too
     master = Master(tmp_path / "master", limits=rare)
     with following(tmp_path / "replica", master.address, errors=[]) as replica:
