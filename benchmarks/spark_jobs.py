@@ -22,8 +22,8 @@ from benchmarks.load import TOPIC
 from benchmarks.puts import Figures
 from firetrail import StoreView
 from firetrail.pipeline.batch_plan import plan_batch
-from firetrail.pipeline.jobs.archive.job import archive
-from firetrail.pipeline.jobs.rebuild.job import rebuild
+from firetrail.pipeline.jobs.archive.archive_job import archive
+from firetrail.pipeline.jobs.rebuild.rebuild_job import rebuild
 from firetrail.pipeline.jobs.sql import sql
 from firetrail.pipeline.source.options import parse_options
 from firetrail.pipeline.source.schema import METADATA, NAMES, ddl

@@ -15,8 +15,8 @@ from interop.views import index_files, queue_files
 from pyspark.sql import SparkSession
 
 from firetrail.pipeline import session
-from firetrail.pipeline.jobs.audit.job import audit
-from firetrail.pipeline.jobs.rebuild.job import rebuild
+from firetrail.pipeline.jobs.audit.audit_job import audit
+from firetrail.pipeline.jobs.rebuild.rebuild_job import rebuild
 
 
 @pytest.fixture(scope="module")

@@ -16,10 +16,10 @@ from tests.pipeline import victims
 from tests.stores import records
 
 from firetrail import Message, Store, StoreLockedError
-from firetrail.pipeline.jobs.archive import job as archive_module
-from firetrail.pipeline.jobs.archive.job import archive
+from firetrail.pipeline.jobs.archive import archive_job
+from firetrail.pipeline.jobs.archive.archive_job import archive
 from firetrail.pipeline.jobs.archive.lake_reader import archived_files
-from firetrail.pipeline.jobs.replay.job import replay
+from firetrail.pipeline.jobs.replay.replay_job import replay
 
 pytestmark = pytest.mark.slow
 PATIENCE_S = 300
@@ -87,7 +87,7 @@ def test_archive_whose_worker_is_killed(
     spark: SparkSession, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lake = tmp_path / "lake"
-    monkeypatch.setattr(archive_module, "archive_part", victims.dying_part)
+    monkeypatch.setattr(archive_job, "archive_part", victims.dying_part)
     with pytest.raises(Exception, match="Python worker"):
         archive(spark, root, lake, split_bytes=4096)
     assert archived_files(lake) == []

@@ -12,10 +12,10 @@ from pyspark.sql import SparkSession
 from tests.machine.jvm import QUICK_START
 
 from firetrail.pipeline import session
-from firetrail.pipeline.jobs.archive import job as archive_module
+from firetrail.pipeline.jobs.archive import archive_job
 from firetrail.pipeline.jobs.archive.lake import Lake
 from firetrail.pipeline.jobs.archive.parquet_files import ArchivePart, WrittenPart, archive_part
-from firetrail.pipeline.jobs.replay import job as replay_module
+from firetrail.pipeline.jobs.replay import replay_job
 from firetrail.pipeline.jobs.replay.targets import StoreTarget
 
 PAUSE_S = 0.15
@@ -61,14 +61,14 @@ def slowly(function: Any) -> Any:
 
 def archive(store: str, lake: str) -> None:
     """Archive part by part; then publish slowly."""
-    archive_module.archive_part = slow_part  # type: ignore[attr-defined]
+    archive_job.archive_part = slow_part  # type: ignore[attr-defined]
     Lake.publish = slowly(Lake.publish)  # type: ignore[method-assign]
-    archive_module.archive(_session("local[2]"), store, lake, split_bytes=4096)
+    archive_job.archive(_session("local[2]"), store, lake, split_bytes=4096)
 
 
 def replay(store: str, target: str) -> None:
     StoreTarget.commit_messages = 5
-    replay_module.replay(_session("local[2]"), store, target, where="topic = 'orders'")
+    replay_job.replay(_session("local[2]"), store, target, where="topic = 'orders'")
 
 
 def stream(source: str, store: str, checkpoint: str) -> None:
@@ -90,8 +90,8 @@ def cluster(store: str, lake: str, back: str) -> None:
     from firetrail.pipeline.jobs.restore import restore
 
     spark = _session("local-cluster[2,1,1024]")
-    archive_module.archive_part = dying_part  # type: ignore[attr-defined]
-    done = archive_module.archive(spark, store, lake, split_bytes=4096)
+    archive_job.archive_part = dying_part  # type: ignore[attr-defined]
+    done = archive_job.archive(spark, store, lake, split_bytes=4096)
     restore(spark, lake, back)
     frame = spark.range(0, 100, 1, 4).selectExpr("'sunk' as topic", "cast(id as string) as body")
     frame.write.format("rocketmq").mode("append").save(back)

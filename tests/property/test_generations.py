@@ -27,9 +27,9 @@ from tests.pipeline.jobs.test_audit_agrees import Here, run_here, sorted_report
 from tests.store.checks import DELAYS, checked
 from tests.stores import derived, flip, list_topics, records
 
-from firetrail.pipeline.jobs.audit import job as audit_module
-from firetrail.pipeline.jobs.audit.job import audit
-from firetrail.pipeline.jobs.rebuild import job as rebuild_module
+from firetrail.pipeline.jobs.audit import audit_job
+from firetrail.pipeline.jobs.audit.audit_job import audit
+from firetrail.pipeline.jobs.rebuild import rebuild_job
 from firetrail.store.inspect.view import StoreView
 from firetrail.store.queues.queue_table import QueueKey
 from firetrail.store.repair.rebuild import rebuild
@@ -103,8 +103,8 @@ def units_in(root: Path) -> dict[str, bytes]:
 @pytest.fixture(scope="module", autouse=True)
 def tasks_run_here() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(audit_module, "run_tasks", run_here)
-        patched.setattr(rebuild_module, "run_tasks", run_here)
+        patched.setattr(audit_job, "run_tasks", run_here)
+        patched.setattr(rebuild_job, "run_tasks", run_here)
         yield
 
 
@@ -122,7 +122,7 @@ def test_all_ways_to_derive_queues_agree(steps: Steps) -> None:
         assert sorted_report(audited) == sorted_report(report)
         with StoreView.open(root) as view:
             made = rebuild(view, Path(folder, "one"), DELAYS, lambda done: None)
-        by_tasks = rebuild_module.rebuild(Here(), root, Path(folder, "many"))  # type: ignore[arg-type]
+        by_tasks = rebuild_job.rebuild(Here(), root, Path(folder, "many"))  # type: ignore[arg-type]
         assert made == by_tasks
         assert derived(Path(folder, "one")) == derived(Path(folder, "many"))
         if ("expire",) not in steps:
@@ -156,7 +156,7 @@ def test_missing_queues_are_derived_again(steps: Steps, chosen: list[int], kille
         assert checked(started).ok
         with StoreView.open(root) as view:
             made = rebuild(view, Path(folder, "one"), DELAYS, lambda done: None)
-        by_tasks = rebuild_module.rebuild(Here(), root, Path(folder, "many"))  # type: ignore[arg-type]
+        by_tasks = rebuild_job.rebuild(Here(), root, Path(folder, "many"))  # type: ignore[arg-type]
         assert made == by_tasks
         assert derived(Path(folder, "one")) == derived(Path(folder, "many"))
         if ("expire",) not in steps:

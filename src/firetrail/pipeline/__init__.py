@@ -21,11 +21,11 @@ from firetrail.pipeline.spark_session import session
 if TYPE_CHECKING:
     from firetrail.pipeline.batch_plan import explain
     from firetrail.pipeline.datasource import register
-    from firetrail.pipeline.jobs.archive.job import archive
+    from firetrail.pipeline.jobs.archive.archive_job import archive
     from firetrail.pipeline.jobs.archive.lake_reader import lake_dataset, lake_files, read_lake
-    from firetrail.pipeline.jobs.audit.job import audit
-    from firetrail.pipeline.jobs.rebuild.job import rebuild
-    from firetrail.pipeline.jobs.replay.job import replay
+    from firetrail.pipeline.jobs.audit.audit_job import audit
+    from firetrail.pipeline.jobs.rebuild.rebuild_job import rebuild
+    from firetrail.pipeline.jobs.replay.replay_job import replay
     from firetrail.pipeline.jobs.report import report
     from firetrail.pipeline.jobs.restore import restore
     from firetrail.pipeline.jobs.sql import sql
@@ -49,15 +49,15 @@ __all__ = [
 # Modules that are imported on first use. Every Spark worker process imports this package, too, and
 # needs at most one of the jobs.
 _MODULES = {
-    "archive": "jobs.archive.job",
-    "audit": "jobs.audit.job",
+    "archive": "jobs.archive.archive_job",
+    "audit": "jobs.audit.audit_job",
     "explain": "batch_plan",
     "lake_dataset": "jobs.archive.lake_reader",
     "lake_files": "jobs.archive.lake_reader",
     "read_lake": "jobs.archive.lake_reader",
-    "rebuild": "jobs.rebuild.job",
+    "rebuild": "jobs.rebuild.rebuild_job",
     "register": "datasource",
-    "replay": "jobs.replay.job",
+    "replay": "jobs.replay.replay_job",
     "report": "jobs.report",
     "restore": "jobs.restore",
     "sql": "jobs.sql",

@@ -16,9 +16,9 @@ from tests.helpers import PATIENCE_S
 from tests.machine.jvm import QUICK_START
 
 from firetrail.pipeline import session
-from firetrail.pipeline.jobs.audit import job as audit
+from firetrail.pipeline.jobs.audit import audit_job as audit
 from firetrail.pipeline.jobs.audit.tasks import check_log, compare
-from firetrail.pipeline.jobs.rebuild import job as rebuild
+from firetrail.pipeline.jobs.rebuild import rebuild_job as rebuild
 from firetrail.pipeline.jobs.rebuild.assembly import AssembledFiles, Assembly, assemble
 from firetrail.pipeline.jobs.rebuild.tasks import derive
 

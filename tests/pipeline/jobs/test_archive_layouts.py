@@ -21,7 +21,7 @@ from firetrail import Message, Store
 from firetrail.errors import ConfigError, LakeError
 from firetrail.pipeline.jobs.archive import compaction
 from firetrail.pipeline.jobs.archive import parquet_files as archive_files
-from firetrail.pipeline.jobs.archive.job import archive
+from firetrail.pipeline.jobs.archive.archive_job import archive
 from firetrail.pipeline.jobs.archive.lake import Lake
 from firetrail.pipeline.jobs.archive.lake_reader import archived_files
 from firetrail.pipeline.jobs.archive.manifest import DataFile, LakeLayout

@@ -18,8 +18,8 @@ from tests.store.inspect.fsck.test_check_derived import *  # noqa: F403
 from tests.store.inspect.fsck.test_check_repeats import *  # noqa: F403
 
 from firetrail.format.values.delay import DelayLevels
-from firetrail.pipeline.jobs.audit import job as audit_module
-from firetrail.pipeline.jobs.audit.job import audit
+from firetrail.pipeline.jobs.audit import audit_job
+from firetrail.pipeline.jobs.audit.audit_job import audit
 from firetrail.store.inspect.fsck.report import CheckReport
 from firetrail.system import System
 
@@ -69,7 +69,7 @@ def sorted_report(report: CheckReport) -> dict[str, Any]:
 
 @pytest.fixture(autouse=True)
 def both(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(audit_module, "run_tasks", run_here)
+    monkeypatch.setattr(audit_job, "run_tasks", run_here)
     for module in (test_check, test_check_derived):
         monkeypatch.setattr(module, "checked", by_both)
     monkeypatch.setattr(

@@ -15,7 +15,7 @@ from tests.pipeline.jobs.rebuild_victim import ROOT
 from tests.stores import derived
 
 from firetrail import Store
-from firetrail.pipeline.jobs.rebuild.job import rebuild
+from firetrail.pipeline.jobs.rebuild.rebuild_job import rebuild
 
 STARTS_S = 90
 pytestmark = pytest.mark.slow

@@ -16,8 +16,8 @@ from firetrail import Message, Store
 from firetrail.errors import DiskFullError, LakeError, StoreError
 from firetrail.format.values.delay import DEFAULT_DELAY_LEVELS, DelayLevels
 from firetrail.pipeline.jobs import restore as module
-from firetrail.pipeline.jobs.archive import job as archive_module
-from firetrail.pipeline.jobs.archive.job import archive
+from firetrail.pipeline.jobs.archive import archive_job
+from firetrail.pipeline.jobs.archive.archive_job import archive
 from firetrail.pipeline.jobs.archive.lake import Lake
 from firetrail.pipeline.jobs.archive.lake_reader import archived_files
 from firetrail.pipeline.jobs.restore import restore
@@ -213,7 +213,7 @@ def test_a_late_attempt_at_a_task_does_no_harm(
 
     put(40)
     with monkeypatch.context() as patch:
-        patch.setattr(archive_module, "run_tasks", run_tasks)
+        patch.setattr(archive_job, "run_tasks", run_tasks)
         patch.setattr(module, "run_tasks", run_tasks)
         alone: Any = None
         archive(alone, root, lake, compaction=False)

@@ -19,7 +19,7 @@ from firetrail.client import Admin
 from firetrail.errors import FiretrailError, StoreError
 from firetrail.format.batch import BatchItem, decode_batch, encode_batch
 from firetrail.format.layout import COMPRESSED
-from firetrail.pipeline.jobs.replay.job import _Replay, _SelectedMessage, replay
+from firetrail.pipeline.jobs.replay.replay_job import _Replay, _SelectedMessage, replay
 from firetrail.pipeline.jobs.replay.targets import BrokerTarget, ReplayPiece
 from firetrail.store.inspect.view import StoreView
 

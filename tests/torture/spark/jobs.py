@@ -33,10 +33,10 @@ from tests.torture.spark.outcomes import (
 
 from firetrail import Message, Store
 from firetrail.pipeline.jobs import restore
+from firetrail.pipeline.jobs.archive import archive_job as archive_module
 from firetrail.pipeline.jobs.archive import compaction
-from firetrail.pipeline.jobs.archive import job as archive_module
-from firetrail.pipeline.jobs.rebuild import job as rebuild
-from firetrail.pipeline.jobs.replay import job as replay
+from firetrail.pipeline.jobs.rebuild import rebuild_job as rebuild
+from firetrail.pipeline.jobs.replay import replay_job as replay
 from firetrail.pipeline.jobs.replay.targets import StoreTarget
 from firetrail.pipeline.sink import columns, store_writers
 

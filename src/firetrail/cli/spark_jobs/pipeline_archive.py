@@ -15,7 +15,7 @@ from firetrail.cli.spark_jobs import spark_options
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from firetrail.pipeline.jobs.archive.job import ArchiveResult
+    from firetrail.pipeline.jobs.archive.archive_job import ArchiveResult
 
 DESCRIPTION = """\
 Export every record of the log to a lake: Parquet files (zstd) by day of the store time, in UTC,
@@ -83,7 +83,7 @@ def run(args: argparse.Namespace) -> ExitCode:
     """Archive the records, and print how many."""
     spark_options.check_store(args.store)
     with spark_options.spark_session(args) as session, ExitStack() as shown:
-        from firetrail.pipeline.jobs.archive.job import archive, follow
+        from firetrail.pipeline.jobs.archive.archive_job import archive, follow
 
         def on_plan(tasks: int) -> Callable[[int], None]:
             return shown.enter_context(spark_options.task_progress("archiving", tasks))

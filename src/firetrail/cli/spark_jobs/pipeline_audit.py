@@ -51,7 +51,7 @@ def run(args: argparse.Namespace) -> ExitCode:
     """Audit the store, and print the findings."""
     spark_options.check_store(str(args.store))
     with spark_options.spark_session(args) as session:
-        from firetrail.pipeline.jobs.audit.job import audit
+        from firetrail.pipeline.jobs.audit.audit_job import audit
 
         with Progress("auditing", log_size(SYSTEM, args.store)) as progress:
             report = audit(

@@ -48,7 +48,7 @@ def run(args: argparse.Namespace) -> ExitCode:
     """Rebuild queues and index, and print how many."""
     spark_options.check_store(str(args.store))
     with spark_options.spark_session(args) as session:
-        from firetrail.pipeline.jobs.rebuild.job import rebuild
+        from firetrail.pipeline.jobs.rebuild.rebuild_job import rebuild
 
         with Progress("rebuilding", log_size(SYSTEM, args.store)) as progress:
             made = rebuild(

@@ -84,7 +84,7 @@ def run(args: argparse.Namespace) -> ExitCode:
     with common.open_view(Path(args.store)) as view:
         size = view.end - view.log.min_offset
     with spark_options.spark_session(args) as session, Progress("replaying", size) as progress:
-        from firetrail.pipeline.jobs.replay.job import replay
+        from firetrail.pipeline.jobs.replay.replay_job import replay
 
         done = replay(
             session,

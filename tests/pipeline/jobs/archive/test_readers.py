@@ -20,8 +20,8 @@ from tests.stores import records
 from firetrail import Message, Store
 from firetrail.errors import DiskFullError, LakeError
 from firetrail.pipeline import lake_dataset, lake_files, read_lake
-from firetrail.pipeline.jobs.archive import compaction, job, table_formats
-from firetrail.pipeline.jobs.archive.job import archive
+from firetrail.pipeline.jobs.archive import archive_job, compaction, table_formats
+from firetrail.pipeline.jobs.archive.archive_job import archive
 from firetrail.pipeline.jobs.archive.lake import HashedFile, Lake
 from firetrail.pipeline.jobs.archive.lake_reader import archived_files
 
@@ -174,7 +174,7 @@ def test_a_lake_whose_first_archive_was_killed(
         raise KeyboardInterrupt
 
     put(9)
-    monkeypatch.setattr(job, "run_tasks", killed)
+    monkeypatch.setattr(archive_job, "run_tasks", killed)
     with pytest.raises(KeyboardInterrupt):
         archive(spark, root, lake, format=kind)
     check_that_it_has_no_rows(spark, lake)

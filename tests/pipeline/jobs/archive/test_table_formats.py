@@ -16,7 +16,7 @@ from tests.stores import records
 from firetrail.errors import LakeError, MissingExtraError
 from firetrail.pipeline.jobs.archive import compaction
 from firetrail.pipeline.jobs.archive import table_formats as module
-from firetrail.pipeline.jobs.archive.job import archive
+from firetrail.pipeline.jobs.archive.archive_job import archive
 from firetrail.pipeline.jobs.archive.lake import Lake
 from firetrail.pipeline.jobs.archive.manifest import LakeLayout
 from firetrail.pipeline.jobs.restore import restore

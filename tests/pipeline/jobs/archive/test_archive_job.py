@@ -18,7 +18,7 @@ from tests.stores import copy_of, field_position, flip, records
 from firetrail import Message, Store
 from firetrail.errors import ConfigError, LakeError, NotAStoreError, StoreDamagedError
 from firetrail.pipeline.jobs.archive import compaction
-from firetrail.pipeline.jobs.archive.job import ArchiveResult, archive, follow
+from firetrail.pipeline.jobs.archive.archive_job import ArchiveResult, archive, follow
 from firetrail.pipeline.jobs.archive.lake import Lake
 from firetrail.pipeline.jobs.archive.lake_reader import archived_files
 from firetrail.pipeline.jobs.archive.manifest import MANIFEST, LakeLayout, RetiredFile, gaps
@@ -260,7 +260,7 @@ class TestKilled:
     ) -> None:
         put(60)
         monkeypatch.setattr(
-            "firetrail.pipeline.jobs.archive.job.run_tasks",
+            "firetrail.pipeline.jobs.archive.archive_job.run_tasks",
             lambda *args, **more: run_tasks(*args, **more)[1:],
         )
         with pytest.raises(LakeError, match="the records at 0 were not read"):
@@ -281,7 +281,7 @@ class TestKilled:
         self, lake: Path, root: Path, put: Put
     ) -> None:
         """Without locks, the second job fails."""
-        from firetrail.pipeline.jobs.archive.job import _facts
+        from firetrail.pipeline.jobs.archive.archive_job import _facts
         from firetrail.pipeline.jobs.archive.manifest import Manifest, Range
 
         put(1)

@@ -29,7 +29,7 @@ from firetrail.format.names import check_topic, name_server
 from firetrail.format.properties import decode_properties, encode_properties
 from firetrail.format.record import Record, decode_message
 from firetrail.pipeline.failures import original_errors
-from firetrail.pipeline.jobs.archive.job import anchor_of, safe_end
+from firetrail.pipeline.jobs.archive.archive_job import anchor_of, safe_end
 from firetrail.pipeline.jobs.replay.targets import BrokerTarget, ReplayPiece, StoreTarget, Target
 from firetrail.pipeline.jobs.sql import Mode, sql
 from firetrail.pipeline.source.places import is_remote

@@ -25,9 +25,8 @@ from firetrail.format.files.index import index_file_size
 from firetrail.format.files.unit import PRE_BLANK, encode_unit
 from firetrail.format.values.delay import DEFAULT_DELAY_LEVELS, DelayLevels
 from firetrail.format.values.hosts import Host
-from firetrail.pipeline.jobs.rebuild import arrangement
-from firetrail.pipeline.jobs.rebuild import job as rebuild_module
-from firetrail.pipeline.jobs.rebuild.job import rebuild
+from firetrail.pipeline.jobs.rebuild import arrangement, rebuild_job
+from firetrail.pipeline.jobs.rebuild.rebuild_job import rebuild
 from firetrail.store.index.tag_entries import has_tag_entries
 from firetrail.store.inspect.view import StoreView
 from firetrail.store.repair import rebuild as one_process
@@ -127,10 +126,10 @@ class TestTheSameFiles:
     def test_a_log_file_may_be_read_in_several_parts(
         self, store: Path, tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(rebuild_module, "PART_BYTES_MIN", 500)
-        monkeypatch.setattr(rebuild_module, "PARTS_PER_SLOT", 50)
+        monkeypatch.setattr(rebuild_job, "PART_BYTES_MIN", 500)
+        monkeypatch.setattr(rebuild_job, "PARTS_PER_SLOT", 50)
         with StoreView.open(store) as view:
-            parts = list(rebuild_module._parts(view, 2))
+            parts = list(rebuild_job._parts(view, 2))
             assert len(parts) > 3 * len(view.log.segments)
         assert rebuild(spark, store, tmp_path / "new").messages == 200
         assert derived(tmp_path / "new") == derived(store)
@@ -145,9 +144,9 @@ class TestTheSameFiles:
         size, inner = written(tmp_path / "inner", {"physical_offset": inside, "queue_id": 7})
         write_log(root, [{}, {"body": inner[:size]}, {}])
         small_files(root)
-        monkeypatch.setattr(rebuild_module, "PART_BYTES_MIN", first_size + 10)
+        monkeypatch.setattr(rebuild_job, "PART_BYTES_MIN", first_size + 10)
         with StoreView.open(root) as view:
-            assert inside in [start for _, start, _ in rebuild_module._parts(view, 2)]
+            assert inside in [start for _, start, _ in rebuild_job._parts(view, 2)]
         made = rebuild(spark, root, tmp_path / "new")
         assert made == by_one_process(root, tmp_path / "expected")
         assert made.messages == 3

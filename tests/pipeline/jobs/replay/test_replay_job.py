@@ -20,8 +20,8 @@ from firetrail.errors import (
     StoreError,
     StoreLockedError,
 )
-from firetrail.pipeline.jobs.replay import job as module
-from firetrail.pipeline.jobs.replay.job import replay
+from firetrail.pipeline.jobs.replay import replay_job
+from firetrail.pipeline.jobs.replay.replay_job import replay
 from firetrail.pipeline.jobs.replay.targets import StoreTarget
 
 Put = Callable[..., None]
@@ -163,7 +163,7 @@ def test_rate_limits_messages_per_second(
         now[0] += pause_ms / 1000
 
     clock = SimpleNamespace(monotonic=lambda: now[0], sleep_ms=sleep_ms)
-    monkeypatch.setattr(module, "SYSTEM", SimpleNamespace(clock=clock))
+    monkeypatch.setattr(replay_job, "SYSTEM", SimpleNamespace(clock=clock))
     done = run(spark, root, target, rate=4)
     assert (done.messages, done.commits, pauses) == (10, 3, [1.0, 1.0, 0.5])
 
