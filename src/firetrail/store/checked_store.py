@@ -1,13 +1,14 @@
 """Reads of an open store that check what they find before it is sent on."""
 
 from contextlib import suppress
+from typing import NoReturn
 
 from firetrail.errors import StoreBusyError, StoreDamagedError
 from firetrail.format.columns import Check
 from firetrail.format.record import Record
 from firetrail.store.dispatch.dispatcher import HELP_S
 from firetrail.store.engine import Engine
-from firetrail.store.integrity.damage_ledger import DamagedPlace, DamageLedger
+from firetrail.store.integrity.damage_ledger import DamagedPlace, DamageLedger, QueueUnit
 from firetrail.store.integrity.damaged_messages import DamageReports, record_damage
 from firetrail.store.integrity.queue_place import contradiction, misplacement
 from firetrail.store.log.log_records import is_good, record_offset
@@ -122,8 +123,29 @@ class CheckedReads:
     def _is_good(self, record: memoryview) -> bool:
         return not self._live.current.verify_reads or is_good(record, Check.RECORD)
 
+    def message(self, topic: str, queue_id: int, offset: int) -> Record | None:
+        """Return the message at a queue offset, as services of the broker read it.
+
+        A damaged queue unit does not lead to another message: the log is searched for the one that
+        belongs here. None if it has expired.
+
+        Raises:
+            StoreDamagedError: There was one, and it is damaged.
+            StoreBusyError: The same, but the record may be repaired soon: ask again.
+        """
+        try:
+            buffer = self._engine.reader.message(topic, queue_id, offset)
+            return None if buffer is None else self._records.decoded(buffer)
+        except StoreDamagedError as error:
+            if offset < self._lookups.min_offset(topic, queue_id):  # it expired meanwhile
+                return None
+            self._raise_damage(error, (topic, queue_id, offset))
+
     def stored(self, physical_offset: int) -> Record | None:
         """Return the message at an offset that held one before, or None if it has expired.
+
+        This is for a position that the caller got with the message. A queue unit may be damaged:
+        use :meth:`message` for what it points to.
 
         Raises:
             StoreDamagedError: No good record begins there any more.
@@ -137,10 +159,13 @@ class CheckedReads:
             if segment is not None:
                 raise record_damage(segment, physical_offset)
         except StoreDamagedError as error:
-            if self.damage.awaits_repair(error):
-                raise StoreBusyError(f"a record is being repaired: {error}") from error
-            raise
+            self._raise_damage(error, None)
         return None
+
+    def _raise_damage(self, error: StoreDamagedError, unit: QueueUnit | None) -> NoReturn:
+        if self.damage.awaits_repair(error, unit):
+            raise StoreBusyError(f"a record is being repaired: {error}") from error
+        raise error
 
     def query_buffers(
         self,

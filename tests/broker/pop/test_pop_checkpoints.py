@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from tests.broker.brokers import SMALL
 from tests.helpers import crash_image
+from tests.stores import overwrite
 
 from firetrail.broker.config import BrokerConfig
 from firetrail.broker.pop import pop_checkpoints
@@ -20,6 +21,8 @@ from firetrail.broker.state.offsets import OffsetTable
 from firetrail.broker.state.topic_table import TopicTable
 from firetrail.format.files import config_json
 from firetrail.format.kernels.draft import Message
+from firetrail.format.layout import UNIT
+from firetrail.format.names import queue_folder
 from firetrail.format.record import Record, decode_message
 from firetrail.remoting.messages.bodies import TopicConfig
 from firetrail.settings.config_file import ConfigFile
@@ -256,6 +259,18 @@ async def test_a_damaged_message_does_not_block_others(
         parts.now += 1000
         assert [record.body for record in parts.revive()] == [b"good"]
     assert "a popped message of group G is damaged and not redelivered" in caplog.text
+
+
+async def test_a_damaged_unit_leads_to_its_own_message(tmp_path: Path) -> None:
+    async with opened(tmp_path) as parts:
+        for body in (b"popped", b"secret"):
+            parts.store.embedded.put(Message("T" if body == b"popped" else "Other", body))
+        assert parts.store.embedded.wait_dispatched()
+        parts.pop(0)
+        unit = (tmp_path / queue_folder("Other", 0) / f"{0:020}").read_bytes()[: UNIT.size]
+        overwrite(tmp_path / queue_folder("T", 0) / f"{0:020}", 0, unit)
+        parts.now += 1000
+        assert [record.body for record in parts.revive()] == [b"popped"]
 
 
 async def test_setting_the_clock_back_does_not_extend_the_wait(tmp_path: Path) -> None:

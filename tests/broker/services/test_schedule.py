@@ -6,9 +6,12 @@ from typing import Any
 
 import pytest
 from tests.broker.brokers import SMALL, talking
+from tests.stores import overwrite
 
 from firetrail.broker.config import BrokerConfig
 from firetrail.format.files import config_json
+from firetrail.format.layout import UNIT
+from firetrail.format.names import SCHEDULE_TOPIC, queue_folder
 from firetrail.format.values.delay import DelayLevels
 from firetrail.pace import periodic
 from firetrail.store.settings.config import FlushMode
@@ -79,6 +82,23 @@ async def test_a_message_that_cannot_be_stored_does_not_block_others(tmp_path: P
     smaller = SOON.replace(delay_levels=DelayLevels.parse("0s 0s"), max_message_size=1000)
     async with talking(tmp_path, store=smaller) as talk:
         assert [r.body for r in await talk.pull_until("T1", 1)] == [b"small"]
+
+
+async def test_a_damaged_unit_leads_to_its_own_message(tmp_path: Path) -> None:
+    """It points to the record of the next one, and says that this was due long ago."""
+    async with talking(tmp_path, store=SOON) as talk:
+        for body in (b"first", b"other"):
+            await talk.send("T1", body, i=LATE)
+    path = tmp_path / queue_folder(SCHEDULE_TOPIC, 1) / f"{0:020}"
+    units = path.read_bytes()
+    overwrite(path, 0, units[UNIT.size : 2 * UNIT.size - 8] + bytes(8))
+    async with talking(tmp_path, store=SOON) as talk:
+        await talk.send("T1", b"soon", i="DELAY\x011\x02")
+        assert [r.body for r in await talk.pull_until("T1", 1)] == [b"soon"]
+    due = SOON.replace(delay_levels=DelayLevels.parse("0s 0s"))
+    async with talking(tmp_path, store=due) as talk:
+        records = await talk.pull_until("T1", 3)
+        assert [r.body for r in records] == [b"soon", b"first", b"other"]
 
 
 async def test_unexpected_errors_are_retried(monkeypatch: pytest.MonkeyPatch) -> None:

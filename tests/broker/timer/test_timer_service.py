@@ -7,10 +7,21 @@ import pytest
 from tests.broker.brokers import SMALL
 from tests.broker.timer.bench import REVIVE, START_S, Bench
 from tests.helpers import ManualClock
+from tests.stores import overwrite
 
 from firetrail.errors import StoreError
-from firetrail.format.files.timer import WHEEL, WHEEL_SLOTS
+from firetrail.format import layout
+from firetrail.format.files.timer import (
+    LOG,
+    TIMER_TOPIC,
+    WHEEL,
+    WHEEL_SLOTS,
+    decode_unit,
+    encode_unit,
+)
 from firetrail.format.kernels.draft import Message
+from firetrail.format.names import queue_folder
+from firetrail.format.record import Record
 
 DAY_MS = 86_400_000
 
@@ -92,21 +103,47 @@ async def test_a_record_that_is_gone_does_not_block_its_slot(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     bench = Bench(tmp_path)
-    places = []
     for number in range(3):
         bench.send(b"%d" % number, 2_000)
-        places.append(bench.waiting[-1].physical_offset)
     bench.run()
-    stored = bench.store.reads.stored
+    message = bench.store.reads.message
 
-    def gone(offset: int) -> object:
-        return None if offset == places[1] else stored(offset)
+    def gone(topic: str, queue_id: int, offset: int) -> Record | None:
+        return None if offset == 1 else message(topic, queue_id, offset)
 
-    bench.store.reads.stored = gone  # type: ignore[assignment, method-assign]
+    bench.store.reads.message = gone  # type: ignore[method-assign]
     bench.pass_time(4_000)
     assert bench.bodies == [b"0", b"2"]
     assert bench.timer.missing == 1
-    assert f"the message at {places[1]} was to be delivered by the timer and is gone" in caplog.text
+    assert "message 1 of rmq_sys_wheel_timer was to be delivered by the timer and is gone" in (
+        caplog.text
+    )
+    await bench.close()
+
+
+@pytest.mark.parametrize("reached", ["queue", "log"])
+async def test_a_damaged_unit_leads_to_its_own_message(
+    tmp_path: Path, reached: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The unit of the first message points to the second, in the queue or in the timer's log."""
+    bench = Bench(tmp_path)
+    for number in range(2):
+        bench.send(b"%d" % number, 2_000 + 5_000 * number)
+    if reached == "queue":
+        assert bench.store.embedded.wait_dispatched()
+        path = tmp_path / queue_folder(TIMER_TOPIC, 0) / f"{0:020}"
+        overwrite(path, 0, path.read_bytes()[layout.UNIT.size : 2 * layout.UNIT.size])
+    bench.run()
+    if reached == "log":
+        path = tmp_path / LOG / f"{0:020}"
+        unit = decode_unit(path.read_bytes())
+        place = bench.waiting[1].physical_offset
+        overwrite(path, 0, encode_unit(unit._replace(physical_offset=place)))
+    bench.pass_time(4_000)
+    assert bench.bodies == [b"0"]
+    bench.pass_time(5_000)
+    assert bench.bodies == [b"0", b"1"]
+    assert ("points to the record of another" in caplog.text) is (reached == "log")
     await bench.close()
 
 

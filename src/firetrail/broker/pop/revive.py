@@ -106,9 +106,8 @@ class ReviveService:
 
     def _message(self, point: PopCheckpoint, offset: int) -> Record | None:
         """Return a message, or None if it was deleted or is damaged; damage is logged."""
-        unit = self._store.queues.unit(point.topic, point.queue_id, offset)
         try:
-            return self._store.reads.stored(unit.physical_offset) if unit is not None else None
+            return self._store.reads.message(point.topic, point.queue_id, offset)
         except StoreDamagedError as error:
             _log.error(
                 "a popped message of group %s is damaged and not redelivered: %s",

@@ -105,7 +105,16 @@ class ScheduleService:
             if 0 < wait_ms <= self._levels.wait_ms(level):
                 self._advance(level, offset)
                 return min(wait_ms / 1000, POLL_S)
-            self._delivered |= self._put_stored(unit.physical_offset)
+            record = self._message(queue_id, offset)
+            if record is not None and record.physical_offset != unit.physical_offset:
+                # The unit is damaged, and says nothing about the time.
+                wait_ms = record.store_time + self._levels.wait_ms(level) - now
+                if wait_ms > 0:
+                    self._advance(level, offset)
+                    return min(wait_ms / 1000, POLL_S)
+            if record is not None:
+                self._put(record)
+                self._delivered = True
             offset += 1
             self._advance(level, offset)
         return 0.0
@@ -115,16 +124,13 @@ class ScheduleService:
             self._next[level] = offset
             self.saver.note_change()
 
-    def _put_stored(self, physical_offset: int) -> bool:
-        """Deliver a stored message; return False if it is deleted or damaged, and skipped."""
+    def _message(self, queue_id: int, offset: int) -> Record | None:
+        """Return a message; None if it is deleted or damaged, and skipped. Damage is logged."""
         try:
-            record = self._store.reads.stored(physical_offset)
+            return self._store.reads.message(SCHEDULE_TOPIC, queue_id, offset)
         except StoreDamagedError as error:
             _log.error("a delayed message is damaged and not delivered: %s", error)
-            return False
-        if record is not None:
-            self._put(record)
-        return record is not None
+            return None
 
     def _put(self, record: Record) -> None:
         destination = destination_of(record.properties)

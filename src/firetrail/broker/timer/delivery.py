@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from firetrail.broker.stored_messages import copy_record, destination_of
 from firetrail.errors import FormatError, IllegalMessageError, StoreDamagedError
-from firetrail.format.files.timer import TIMER_TOPIC
+from firetrail.format.files.timer import TIMER_QUEUE, TIMER_TOPIC
 from firetrail.format.properties import (
     REAL_TOPIC,
     TIMER_DEL_UNIQKEY,
@@ -57,23 +57,25 @@ class TimerDelivery:
         self.missing = 0
         """Messages that were removed from the commit log, or are damaged, before they were due."""
 
-    def record(self, physical_offset: int) -> Record | None:
-        """Return the record of a waiting message; None if it is gone, which is logged."""
+    def record(self, offset: int) -> Record | None:
+        """Return the record at an offset of the timer topic; None if it is gone, which is logged.
+
+        Raises StoreBusyError if it is being repaired.
+        """
+        reason = "the commit log was deleted up to a later position"
         try:
-            record = self._store.reads.stored(physical_offset)
+            record = self._store.reads.message(TIMER_TOPIC, TIMER_QUEUE, offset)
         except StoreDamagedError as error:
             record, reason = None, str(error)
-        else:
-            reason = "the commit log was deleted up to a later position"
-        if record is not None and record.topic == TIMER_TOPIC:
-            return record
-        self.missing += 1
-        _log.error(
-            "the message at %d was to be delivered by the timer and is gone: %s",
-            physical_offset,
-            reason if record is None else f"a message of {record.topic} is there",
-        )
-        return None
+        if record is None:
+            self.missing += 1
+            _log.error(
+                "message %d of %s was to be delivered by the timer and is gone: %s",
+                offset,
+                TIMER_TOPIC,
+                reason,
+            )
+        return record
 
     def deliver(self, record: Record, due_ms: int, enqueued_ms: int) -> bool:
         """Put a copy into the real topic; return False if the message is skipped.

@@ -4,7 +4,8 @@ A slot can have millions of units, so they are read in steps, and only their pos
 """
 
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 from firetrail.broker.timer.timer_log import TimerLog
 from firetrail.format.files.timer import DELETES, NONE, ROLLS, TimerSlot, TimerUnit
@@ -13,6 +14,13 @@ from firetrail.format.record import Record
 
 KEY_SEPARATOR = "+"
 """In a mark of RocketMQ up to 5.3, between the topic and the unique key of the message."""
+
+
+class DueUnit(NamedTuple):
+    """A unit of a slot, and its position in the log of the timer."""
+
+    position: int
+    unit: TimerUnit
 
 
 class DueSlot:
@@ -58,21 +66,25 @@ class DueSlot:
             self._next = unit.previous
         return False
 
-    def next_mark(self) -> TimerUnit | None:
+    def next_mark(self) -> DueUnit | None:
         """Return the next unit of a mark, if there is one; it stays until :meth:`mark_done`."""
-        return self._log.unit(self._marks[-1]) if self._marks else None
+        return self._last(self._marks)
 
     def mark_done(self) -> None:
         """Remove the unit that :meth:`next_mark` returned."""
         self._marks.pop()
 
-    def next_message(self) -> TimerUnit | None:
+    def next_message(self) -> DueUnit | None:
         """Return the oldest unit of a message; it stays until :meth:`message_done`."""
-        return self._log.unit(self._positions[-1]) if self._positions else None
+        return self._last(self._positions)
 
     def message_done(self) -> None:
         """Remove the unit that :meth:`next_message` returned."""
         self._positions.pop()
+
+    def _last(self, positions: Sequence[int]) -> DueUnit | None:
+        unit = self._log.unit(positions[-1]) if positions else None
+        return None if unit is None else DueUnit(positions[-1], unit)
 
     def recall(self, mark: Record) -> None:
         """Cancel the message that a mark names."""

@@ -221,6 +221,10 @@ class TimerFiles:
             entry.topic_hash,
         )
 
+    def record_offset(self, position: int) -> int:
+        """Return the queue offset of the record for which a unit was appended."""
+        return self.queue_offset - self.log.count_from(position)
+
     # -- saving -------------------------------------------------------------------------------
 
     def begin_save(self, read_ms: int) -> Callable[[], None]:

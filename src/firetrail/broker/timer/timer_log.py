@@ -7,7 +7,7 @@ named by their start, like those of the commit log.
 from collections.abc import Iterator
 from pathlib import Path
 
-from firetrail.broker.timer.wheel import REBUILT
+from firetrail.broker.timer.wheel import REBUILT, WheelDamagedError
 from firetrail.errors import StoreDamagedError
 from firetrail.format.files.timer import (
     BLANK,
@@ -96,6 +96,23 @@ class TimerLog:
             return None
         view = segment.look()
         return None if view is None else decode_unit(view, at)
+
+    def damaged(self, position: int) -> WheelDamagedError:
+        """Return the error for a unit that points to the record of another."""
+        segment = self._files.find(position)
+        assert segment is not None
+        detail = "the unit points to the record of another"
+        return WheelDamagedError(str(segment.path), position - segment.base, None, detail, REBUILT)
+
+    def count_from(self, position: int) -> int:
+        """Return the number of units from the one at ``position`` on."""
+        return self._number(self.end) - self._number(position)
+
+    def _number(self, position: int) -> int:
+        """Return the number of units before a position, counted from the position 0."""
+        size = self._files.segment_size
+        most = units_per_file(size)
+        return position // size * most + min(position % size // UNIT.size, most)
 
     def before(self, position: int) -> int:
         """Return the position of the unit that was appended before the one at ``position``."""

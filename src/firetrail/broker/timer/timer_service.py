@@ -14,7 +14,7 @@ from firetrail.broker.config import BrokerConfig
 from firetrail.broker.timer.clock_steps import STEP_MS, ClockSteps
 from firetrail.broker.timer.delivery import CLOCK_MS, NEVER_ENQUEUED, TimerDelivery
 from firetrail.broker.timer.due_gate import DueGate
-from firetrail.broker.timer.due_slot import DueSlot
+from firetrail.broker.timer.due_slot import DueSlot, DueUnit
 from firetrail.broker.timer.placement import SlotPlacement
 from firetrail.broker.timer.timer_files import TimerFiles, TimerRecord, TimerShape, topic_hash
 from firetrail.broker.timer.timer_saver import TimerProgress, TimerSaver
@@ -32,6 +32,7 @@ from firetrail.format.files.timer import (
 )
 from firetrail.format.files.unit import ConsumeQueueUnit
 from firetrail.format.properties import REAL_TOPIC, TIMER_DEL_UNIQKEY, TIMER_OUT_MS, get_property
+from firetrail.format.record import Record
 from firetrail.format.values.integers import number_in
 from firetrail.pace.periodic import repeat
 from firetrail.store.broker_store import BrokerStore
@@ -344,17 +345,18 @@ class TimerService:
         """
         offset = self._files.queue_offset
         try:
-            record = self._store.reads.stored(unit.physical_offset)
+            record = self._store.reads.message(TIMER_TOPIC, TIMER_QUEUE, offset)
         except StoreDamagedError as error:
             _log.error("a record of the timer is damaged and not delivered: %s", error)
             record = None
+        place, size = unit.physical_offset, unit.size
+        if record is not None:  # the unit may be damaged
+            place, size = record.physical_offset, record.size
         raw = b"" if record is None else record.raw_properties
         due = number_in(get_property(raw, TIMER_OUT_MS), 0)
         topic = get_property(raw, REAL_TOPIC) or ""
         past = current_ms - self._precision_ms
-        entry = TimerRecord(
-            unit.physical_offset, unit.size, topic_hash(topic), WAITS, past, current_ms
-        )
+        entry = TimerRecord(place, size, topic_hash(topic), WAITS, past, current_ms)
         if record is None or due is None or topic == self._revive:
             self._files.pass_over(entry)
             return
@@ -405,23 +407,31 @@ class TimerService:
             mark = slot.next_mark()
             if mark is None:
                 break
-            record = self._delivery.record(mark.physical_offset)
+            record = self._record(mark)
             if record is not None:
                 slot.recall(record)
             slot.mark_done()
         else:
             return False
         for _ in range(BATCH_SIZE):
-            unit = slot.next_message()
-            if unit is None:
+            message = slot.next_message()
+            if message is None:
                 return True
-            record = self._delivery.record(unit.physical_offset)
+            record = self._record(message)
             if record is not None:
+                unit = message.unit
                 deliver = self._delivery.roll if unit.magic & ROLLS else self._delivery.deliver
                 if not slot.is_recalled(record):
                     self._put |= self._counted(deliver(record, slot.time_ms, unit.written_ms))
             slot.message_done()
         return False
+
+    def _record(self, due: DueUnit) -> Record | None:
+        """Return the record of a unit; None if it is gone. Raises WheelDamagedError."""
+        record = self._delivery.record(self._files.record_offset(due.position))
+        if record is not None and record.physical_offset != due.unit.physical_offset:
+            raise self._files.log.damaged(due.position)
+        return record
 
     def _counted(self, was_put: bool) -> bool:
         self.delivered += was_put

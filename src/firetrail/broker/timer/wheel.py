@@ -33,7 +33,7 @@ REBUILT = "nothing has to be done: the timer is rebuilt"
 
 
 class WheelDamagedError(StoreDamagedError):
-    """A slot is not what was written; the timer catches the error and is rebuilt."""
+    """A slot, or a unit, is not what was written; the timer catches the error and is rebuilt."""
 
 
 class TimerWheel:

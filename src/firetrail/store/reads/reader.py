@@ -9,6 +9,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from firetrail.errors import StoreDamagedError, WrongTypeError
+from firetrail.format.columns import Check
 from firetrail.format.kernels.single import KeyQuestion
 from firetrail.format.layout import UNIT
 from firetrail.format.names import OFFSET_MAX
@@ -310,6 +311,22 @@ class Reader:
         status = GetStatus.FOUND if wanted else GetStatus.NO_MATCHED_MESSAGE
         buffers = [found] if wanted else []
         return GetResult(status, offset + 1, low, high, buffers, len(found) * wanted)
+
+    def message(self, topic: str, queue_id: int, offset: int) -> memoryview | None:
+        """Return the good message at a queue offset, also if consumers do not see it yet.
+
+        None if the queue does not have it, or not any more. A damaged unit is passed over, as by
+        :meth:`get`. Raises StoreDamagedError if the record is damaged.
+        """
+        queue = self._queues.find(topic, queue_id)
+        if queue is None:
+            return None
+        low, high = queue.min_offset(self._log.min_offset), queue.next_offset
+        if not low <= offset < high:
+            return None
+        get = _Get(queue, offset, low, high, 1, None, None, Check.RECORD)
+        found: list[memoryview] = self._instead_of(get).buffers
+        return found[0]
 
     def damage(
         self, topic: str, queue_id: int, offset: int, number: int, tags: frozenset[int] | None
