@@ -212,7 +212,7 @@ class ClientClosedError(FiretrailError):
 
 
 SHOWN_MAX = 200
-"""The most characters of a value that an error message contains."""
+"""Maximum length of a value in an error message."""
 
 
 class ConfigError(FiretrailError, ValueError):

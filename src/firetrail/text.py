@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 NAMED_MAX = 5
 """Names that a line lists at most; the others are counted."""
 TYPO_MAX, TYPO_LONG = 2, 8
-"""The most wrong letters of a misspelt name, and the fewest letters of a name for this limit."""
+"""Maximum number of wrong letters in a misspelt name, and minimum length of a name for it."""
 SIMILAR_MIN = 0.75
 """Similarity from which a name is suggested for a misspelt one: 0 for none, 1 for equality."""
 _VOWELS = "aeiou"

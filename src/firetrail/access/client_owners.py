@@ -1,9 +1,9 @@
 """The users that client ids belong to.
 
-A client chooses its id, and says it in heartbeats, in locks, and with every gRPC call. Brokers send
-replies, questions about transactions and notifications to the client with an id. So an id belongs
-to the user who used it first. Any number of processes and connections of this user may use it, one
-after the other or at the same time.
+A client chooses its id, and sends it in heartbeats, in requests for locks, and with every gRPC
+call. Brokers send replies, questions about transactions and notifications to the client with an id.
+So an id belongs to the user who used it first. Any number of processes and connections of this user
+may use it, one after the other or at the same time.
 """
 
 from collections.abc import Callable
@@ -17,12 +17,13 @@ HELD_S = 600.0
 """The time for which an id belongs to a user after it was last used. A client that was disconnected
 or is being restarted still gets the replies to its requests, which rarely wait for longer."""
 IDS_PER_USER = 10_000
-"""Ids of one user, like the clients of a proxy. The one that was unused longest is given up for a
-new one."""
+"""Maximum number of ids of one user, such as the clients of a proxy. A new one replaces the least
+recently used one."""
 IDS_MAX = 30_000
-"""Ids of all users. The user with the most gives one up, so a few users cannot displace others."""
+"""Maximum number of ids of all users. The user with the most ids loses one, so a few users cannot
+displace others."""
 ID_SHOWN = 64
-"""The most characters of an id in a message."""
+"""Maximum length of an id in a message."""
 
 
 class Ownership(NamedTuple):
@@ -48,7 +49,7 @@ class ClientOwners:
         return len(self._owners)
 
     def claim(self, client_id: str, caller: Caller) -> None:
-        """Note that a caller uses an id, which then belongs to its user.
+        """Note that a caller uses an id, which from then on belongs to its user.
 
         Raises:
             RequestError: It belongs to another user.
@@ -73,7 +74,7 @@ class ClientOwners:
         raise owned_by_another(client_id)
 
     def release(self, client_id: str, caller: Caller) -> None:
-        """Give an id up that belongs to a caller: its client has ended, and waits for nothing."""
+        """Release an id of a caller: its client has ended and waits for no answers."""
         owner = self._owners.get(client_id)
         if owner is not None and owner.user == caller.identity:
             self._drop(client_id)

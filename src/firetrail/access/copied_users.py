@@ -32,7 +32,7 @@ class CopiedUsers(NamedTuple):
 def copied_users(
     own: Mapping[str, User], infos: Iterable[UserInfo], acls: Iterable[AclInfo]
 ) -> CopiedUsers:
-    """Return the users of a slave with what is known of them at its master.
+    """Return the users of a slave, updated from those of its master.
 
     Args:
         own: The users of the slave by name.

@@ -32,7 +32,7 @@ class FileAccess:
 
     Attributes:
         guard: Decides about every request.
-        audit: Records what it decides; None if that is switched off.
+        audit: Records its decisions; None if the audit log is switched off.
     """
 
     def __init__(

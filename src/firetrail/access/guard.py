@@ -1,9 +1,9 @@
 """The guard of a server: every request passes it before its handler.
 
-It verifies the signature before anything decodes the body, and then looks up what the request
-requires in the one table of rules. The certificate of a client takes the place of the signature if
-the settings of TLS say where the name of the user is in it. Everything that is not allowed is
-refused with code 16.
+It verifies the signature before the body is decoded, and then looks up the required permissions in
+the one table of rules. The certificate of a client takes the place of the signature if the settings
+of TLS say where the name of the user is in it. Requests that are not allowed are refused with code
+16.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -29,7 +29,7 @@ from firetrail.system import Clock
 from firetrail.text import printable
 
 NAME_SHOWN = 64
-"""The most characters of an unknown user's name in a message."""
+"""Maximum length of an unknown user's name in a message."""
 _ENABLED = UserStatus.ENABLED  # a member of an enum takes longer to find than a global name
 
 
@@ -142,7 +142,8 @@ class Guard:
     def __call__(self, connection: Connection, request: RemotingCommand) -> RemotingCommand | None:
         """Return the refusal of a request; None if it may be handled.
 
-        The request then knows its caller, whom handlers ask about what they find.
+        The request then has its caller, whose permissions handlers check for the records that they
+        find.
         """
         try:
             self._check(connection, request)
@@ -201,8 +202,7 @@ class Guard:
     def check_again(self, connection: Connection, request: RemotingCommand) -> None:
         """Check a request that has waited.
 
-        Its user may have been changed or deleted since, and its address may not be trusted any
-        more.
+        Its user may have been changed or deleted since, and its address may no longer be trusted.
 
         Files are read every few seconds only, so those that have changed are read first. The
         audit log records a refusal, except that of a gRPC client, whose call is recorded instead.
@@ -212,7 +212,7 @@ class Guard:
             request: The request.
 
         Raises:
-            RequestError: It is not allowed any more.
+            RequestError: It is no longer allowed.
         """
         if request.caller is None:
             return
@@ -294,10 +294,10 @@ class Guard:
         return caller.trusted_as is None or self.trusts(caller.source, caller.trusted_as)
 
     def present(self, caller: Caller) -> Caller:
-        """Return a caller with its user as it is now, for what outlives a request.
+        """Return a caller with the present state of its user, for work that outlives a request.
 
-        If its address is not trusted any more, its permissions are checked from now on, and it has
-        none without a user.
+        If its address is no longer trusted, its permissions are checked from now on; without a
+        user, it has none.
 
         Raises:
             RequestError: The user was deleted or disabled, or has another password.

@@ -26,8 +26,8 @@ from firetrail.remoting.wire.codes import ResponseCode
 from firetrail.remoting.wire.command import RemotingCommand
 
 NOT_YOURS = "there is no message at this place that the sender has a permission for"
-"""The refusal of a message that a request names by its id or offset. It neither names the topic nor
-tells whether there is a message."""
+"""The refusal of a message that a request names by its id or offset. It reveals neither the topic
+nor whether the message exists."""
 _INTERNAL = frozenset({SCHEDULE_TOPIC, "OFFSET_MOVED_EVENT", "TRANS_CHECK_MAX_TIME_TOPIC"})
 
 TOPIC, GROUP, CLUSTER = ResourceType.TOPIC, ResourceType.GROUP, ResourceType.CLUSTER
@@ -117,14 +117,14 @@ def require_consumed(caller: Caller, record: Record, group: str) -> None:
 
 
 def no_record(caller: Caller | None, detail: str, *actions: Action) -> RequestError:
-    """Return the error for a place without the record that a request asks for.
+    """Return the error for an offset at which the requested record does not exist.
 
-    A user who may not use, or list, all topics gets the same answer as for a record of others, so
-    that it cannot find out where they are.
+    A user without permission for all topics gets the same answer as for a record of other users,
+    and so cannot find out where those are.
 
     Args:
         caller: The sender of the request; None if there is no access control.
-        detail: What is missing, for all others.
+        detail: The missing record, for callers who may see all topics.
         actions: What the request does with a record.
     """
     if caller is None or caller.refusal([need(TOPIC, WHOLE, LIST, *actions)]) is None:
@@ -133,7 +133,8 @@ def no_record(caller: Caller | None, detail: str, *actions: Action) -> RequestEr
 
 
 def _require_found(caller: Caller, needs: Iterable[Requirement]) -> None:
-    """Check the needs for what was found; a refusal does not reveal the topic, or another group."""
+    """Check the needs for a record that was found; a refusal reveals neither its topic nor another
+    group."""
     try:
         caller.require(*needs)
     except RequestError:

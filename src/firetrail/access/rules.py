@@ -88,14 +88,15 @@ class Rule:
     """A row of the table.
 
     Attributes:
-        needs: Returns what a request requires. None of it: a valid signature is enough.
+        needs: Returns the permissions that a request requires. Without any, a valid signature is
+            enough.
         is_admin: Whether the request changes or reveals the server. Such a request cannot be on a
             white list.
         is_super: Whether only super users may send it, even if permissions are not checked.
         is_routine: Whether brokers and dashboards repeat it all the time. The audit log then has
             the first one of a connection.
         in_body: Whether the names of topics and groups are in its body. The audit log takes them
-            from what it requires.
+            from the required permissions.
         key: Returns the names that alone determine what a request requires, so that a permission
             that was found once is kept; None if it also depends on something else. The default
             returns None.
@@ -134,7 +135,7 @@ def _on_cluster(*actions: Action) -> Rule:
 
 
 def _whole(kind: ResourceType) -> Rule:
-    """A rule for a list of everything of a type."""
+    """A rule for a list of all resources of a type."""
 
     def needs(asked: ReceivedRequest) -> Iterator[Requirement]:
         cluster = need(CLUSTER, asked.cluster or WHOLE, GET)

@@ -11,7 +11,7 @@ from firetrail.remoting.servers.addresses import RequestRates
 from firetrail.settings.server_limits import ServerLimitSettings
 
 TOO_FAST = "its user sends more than is allowed per second"
-"""The reasons for which a connection is not read from."""
+"""The reasons to stop reading from a connection."""
 
 
 class UserSession(Protocol):
@@ -36,8 +36,8 @@ class UserShare(RequestRates):
 class UserLimits:
     """The connections and rates of all users, and their limits.
 
-    Super users, who are people and brokers, have no limits. Only requests whose sender is proven
-    count: a user cannot use up what another one may.
+    Super users, which are people and brokers, have no limits. Only requests of authenticated
+    senders count, so a user cannot use up the share of another one.
 
     Args:
         limits: The settings.
@@ -52,7 +52,7 @@ class UserLimits:
         self.has_byte_rate = bool(limits.byte_rate_per_user)
 
     def enter(self, user: User, session: UserSession) -> str | None:
-        """Count a connection, or a client; return why it is refused, None if it is not."""
+        """Count a connection or a client; return the reason if it is refused, else None."""
         most = self._limits.connections_per_user
         if not most or user.is_super:
             return None
@@ -69,7 +69,7 @@ class UserLimits:
         return None
 
     def charge(self, user: User, connection: Connection, size: int) -> None:
-        """Count a request, and do not read from its connection while its user is too fast.
+        """Count a request, and pause reading from its connection while its user exceeds the rates.
 
         Args:
             user: The user.
@@ -98,7 +98,7 @@ class UserLimits:
         connection.release(TOO_FAST)
 
     def charge_call(self, user: User, size: int) -> str | None:
-        """Count a gRPC call; return why it is refused, None if it is not.
+        """Count a gRPC call; return the reason if it is refused, else None.
 
         Args:
             user: The user.

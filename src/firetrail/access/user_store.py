@@ -31,7 +31,7 @@ from firetrail.text import counted
 
 USERS_FILE = "firetrailUsers.json"
 USERS_MAX = 10_000
-"""The most users: the whole file is written with every change."""
+"""Maximum number of users: the whole file is written with every change."""
 IGNORE_USERS = "--ignore-users"
 """The option that starts a server without access control on a folder that has users."""
 
@@ -86,7 +86,7 @@ class UserStore:
         return users
 
     def has_changed(self) -> bool:
-        """Return whether the file has changed since it was read; this reads its status once."""
+        """Return whether the file has changed since it was read, by one look at its status."""
         return self._file.modified_ms() != self._read_ms
 
     def reload(self) -> bool:
@@ -183,7 +183,7 @@ class UserStore:
             await self._put(user)
 
     async def update(self, info: UserInfo) -> None:
-        """Change what is given of a user.
+        """Change the given properties of a user.
 
         Raises:
             ConfigError: There is no such user, a value is invalid, or no enabled super user would
@@ -233,7 +233,7 @@ class UserStore:
         """Replace all users, unless they have changed meanwhile; return whether that was done.
 
         Args:
-            before: What :attr:`by_name` was when the new users were found.
+            before: The value of :attr:`by_name` when the new users were computed.
             users: The new users by name.
 
         Raises:

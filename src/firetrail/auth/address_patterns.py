@@ -22,7 +22,7 @@ from firetrail.auth.policies import IPAddress, parse_address
 from firetrail.errors import ConfigError
 
 PATTERN_MAX = 1_000
-"""The most characters of a pattern."""
+"""Maximum length of a pattern."""
 EVERYBODY = frozenset({"*", "*.*.*.*", "*:*:*:*:*:*:*:*"})
 _EXAMPLES = "an address, or a pattern such as 10.1.*.*, 10.1.2.3-9 or 10.1.2.{3,4}"
 _LAST_PARTS = re.compile(r"(.+[.:])\{([^{}]+)\}")

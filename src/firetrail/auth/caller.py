@@ -7,7 +7,7 @@ from firetrail.auth.resources import Action, Requirement, ResourceType, need
 from firetrail.errors import RequestError
 
 NO_PERMISSION = 16
-"""RocketMQ's response code for everything that is refused."""
+"""RocketMQ's response code for refused requests."""
 NO_USER = "username cannot be null."
 
 _SEEING = (Action.PUB, Action.SUB, Action.GET)
@@ -16,7 +16,7 @@ _SEEING = (Action.PUB, Action.SUB, Action.GET)
 class Caller:
     """The sender of a request, its address, and whether its permissions are checked.
 
-    Handlers ask it about what they have found: a record whose topic the request did not name.
+    Handlers use it to check permissions for records whose topic the request did not name.
 
     Args:
         user: The user; None for a sender that did not have to authenticate itself.

@@ -24,15 +24,15 @@ from firetrail.auth.signature import Verifier
 from firetrail.errors import ConfigError
 
 SUBJECT_PREFIX = "User:"
-"""Before the name of a user, where requests and messages name a subject."""
+"""The prefix of user names where requests and messages name a subject."""
 PASSWORD_MIN, PASSWORD_MAX = 12, 256
 """The length of a new password, in bytes."""
 SAMPLE_PASSWORDS = frozenset({"12345678", "rocketmq", "rocketmq2", "RocketMQ", "123456789012"})
 """Passwords of RocketMQ's examples, which attackers try first."""
 ENTRIES_MAX = 1_000
-"""The most entries of a policy."""
+"""Maximum number of entries of a policy."""
 GRANTS_MAX = 1_000
-"""The most grants that are kept for a user."""
+"""Maximum number of grants that are cached for a user."""
 
 IPAddress = IPv4Address | IPv6Address
 Network = IPv4Network | IPv6Network
@@ -208,7 +208,7 @@ class User:
         self.grants.add(grant)
 
     def denial(self, wanted: Requirement, source: str, why: str) -> str:
-        """Return the text of a refusal: RocketMQ's, and what the request needs.
+        """Return the text of a refusal: RocketMQ's, and the permission that the request needs.
 
         Args:
             wanted: The permission that the user does not have.

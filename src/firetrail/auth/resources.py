@@ -14,7 +14,7 @@ from typing import Self
 from firetrail.errors import ConfigError
 
 NAME_MAX = 255
-"""The most characters of a resource name: no topic or group has a longer one."""
+"""Maximum length of a resource name: no topic or group has a longer one."""
 WHOLE = "*"
 """The name of a need for all resources of a type, such as the list of all topics."""
 
@@ -111,8 +111,8 @@ class Requirement:
         kind: The type of the resource.
         name: Its name; ``*`` for all resources of the type.
         actions: The actions, of which one has to be allowed.
-        explicit: What the name or the prefix of an entry must begin with to count: the internal
-            topics are not part of ``Topic:*``. Default: every entry counts.
+        explicit: The prefix that the resource of an entry must have to count: internal topics are
+            not part of ``Topic:*``. Default: every entry counts.
         otherwise: Another need that is sufficient as well, unless an entry denies the first.
     """
 

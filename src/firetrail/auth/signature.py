@@ -29,20 +29,20 @@ GRPC_ALGORITHM = "MQv2-HMAC-SHA1"
 GRPC_DATE_TIME = "x-mq-date-time"
 
 _UNIQUE_KEY_QUERY = "_UNIQUE_KEY_QUERY"
-"""A field of QUERY_MESSAGE that clients up to 4.9.3 do not sign, and later ones do."""
+"""A field of QUERY_MESSAGE that clients sign only since 4.9.4."""
 _ZONE_FIELDS = frozenset({"__ZONE_NAME", "__ZONE_MODE"})
 """Fields that Java clients add after they have signed, if zones are configured."""
 _STALE_ROUNDS = 3
-"""The most times that a Go client may have signed the same command again. It sends a message at
+"""How many times a Go client may have signed the same command again, at most. It sends a message at
 most three times by default."""
 _BLOCK_SIZE = 64
 """The block size of SHA-1. HMAC extends the key to it."""
 _ORDERED_MAX = 64
-"""The most fields whose order is kept."""
+"""Maximum number of fields whose order is cached."""
 _ORDER_CHARACTERS = 512
-"""The most characters of the names of fields whose order is kept."""
+"""Maximum total length of the names of fields whose order is cached."""
 _AUTHORIZATION_MAX = 4096
-"""The most characters of a gRPC authorization header that are parsed."""
+"""Maximum length of a gRPC authorization header; longer ones are not parsed."""
 
 SignedBody = bytes | memoryview | Sequence[bytes | memoryview]
 _WHOLE = (bytes, memoryview)
@@ -50,7 +50,7 @@ _WHOLE = (bytes, memoryview)
 
 
 class KeyedHash:
-    """HMAC-SHA1 with one key. Preparing the key once saves half of the cost of a signature."""
+    """HMAC-SHA1 with one key. Preparing the key once halves the cost of a signature."""
 
     __slots__ = ("_new_inner", "_new_outer")
 
@@ -209,7 +209,8 @@ def _values(fields: Mapping[str, str], omitted: Iterable[str] = ()) -> bytes:
 
 _orders: dict[int, Callable[[Mapping[str, str]], tuple[str, ...]]] = {}
 """Functions that return the signed values of fields in the order of their keys, by the number of
-signed fields. One that finds all its names finds all signed fields, because there are as many."""
+signed fields. If all names of a function are present, they are all signed fields, because the
+numbers are equal."""
 
 
 def _stale_values(fields: Mapping[str, str], previous: str) -> bytes:

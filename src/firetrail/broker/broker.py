@@ -73,7 +73,7 @@ class Broker:
         epochs: The masters of the parts of the log, after the start.
         roles: The file that keeps a changed role over a restart.
         access: The permissions of users; the gRPC service asks it, too.
-        insecure: Whether it may be exposed without access control.
+        insecure: Whether other machines may connect without access control.
         slave_mark: Tells whether the store was last a slave's, after the start.
     """
 
@@ -427,7 +427,7 @@ class Broker:
 
     @property
     def registered_epoch(self) -> int:
-        """The largest number of an epoch with which a master has registered, after the start."""
+        """The largest epoch number with which a master has registered, after the start."""
         return self._parts.registration.newest_epoch
 
     @property
@@ -457,7 +457,7 @@ class Broker:
         return self._server.ask(connection, request)
 
     def release_polls(self) -> None:
-        """Answer all requests that wait for messages, as if their time were over."""
+        """Answer all requests that wait for messages as if their time limit had passed."""
         self._parts.state.long_polling.release()
 
     def withdraw(self, connection: Connection) -> bool:

@@ -24,7 +24,7 @@ class BrokerAccess:
 
     Attributes:
         guard: Decides about every request; None if access control is switched off.
-        audit: Records what it decides; None if that is switched off.
+        audit: Records its decisions; None if the audit log is switched off.
         users: The users; None if it is switched off, or uses the accounts of ACL 1.0.
         handlers: The handlers of the requests about users; none if it is switched off.
     """

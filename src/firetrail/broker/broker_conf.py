@@ -30,13 +30,13 @@ class LoadedBroker:
     store: StoreConfig
     remarks: tuple[Remark, ...]
     refused: tuple[Unsupported, ...] = ()
-    """Settings that ask for an unsupported feature and must not be ignored silently."""
+    """Settings that request an unsupported feature and must not be ignored silently."""
 
 
 def load_entries(entries: Mapping[str, Entry]) -> LoadedBroker:
     """Return the settings in a ``broker.conf``; raise ConfigError for an invalid value.
 
-    A misspelt key is refused, and so is a setting of TLS, which belongs into another file.
+    A misspelt key is refused, and so is a setting of TLS, which belongs in another file.
     """
     refuse_misplaced(entries)
     names = {name for setting in SETTINGS.values() for name in setting.names_in_file}

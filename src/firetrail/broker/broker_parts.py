@@ -125,7 +125,7 @@ class Parts:
 def build(
     env: Environment, store: BrokerStore, clients: Clients | None, *, state_lags: bool
 ) -> Parts:
-    """Create the parts of a broker, and recover what the store knows better than their files.
+    """Create the parts of a broker, and recover state that the store has and their files lack.
 
     The order matters:
 

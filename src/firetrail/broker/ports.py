@@ -17,7 +17,7 @@ from firetrail.tls.config import TlsConfig
 from firetrail.tls.server_tls import ServerTls
 
 ADVERTISED = ("brokerIP1", "store_host")
-"""The keys that set the address that clients are told."""
+"""The keys that set the advertised address."""
 VIP_BELOW = 2
 """The VIP port, which clients with ``vipChannelEnabled`` use, is this far below the main port."""
 
@@ -25,7 +25,7 @@ _log = logging.getLogger(__name__)
 
 
 def tls_of(config: BrokerConfig, system: System) -> ServerTls | None:
-    """Return the TLS of the ports of a broker; None if its settings do not mention any.
+    """Return the TLS of the ports of a broker; None if its settings do not enable it.
 
     Args:
         config: The settings of the broker.
@@ -63,7 +63,7 @@ def client_access_of(config: BrokerConfig) -> Access | None:
 
 
 def advertised_host(bind: str, host: Host, keys: Collection[str]) -> Host:
-    """Return the address that clients are told: by default the one that the broker listens on.
+    """Return the advertised address: by default the one that the broker listens on.
 
     Args:
         bind: The address or the host name to listen on.

@@ -28,9 +28,9 @@ CODES: Mapping[PutStatus, ResponseCode] = {
 def require_stored(result: PutResult) -> PutResult:
     """Return the result of a put if the message is in the log, otherwise raise its error.
 
-    This is for records of the broker itself, such as the end of a transaction. To put an
-    unconfirmed one again would only make a second copy of it. If a failover removes it, it also
-    removes everything that was stored after it.
+    This is for records of the broker itself, such as the end of a transaction. Putting an
+    unconfirmed one again would only create a second copy. If a failover removes it, it also removes
+    all later messages.
     """
     return result if result.status in UNCONFIRMED else result.require_ok()
 
@@ -40,11 +40,11 @@ def answer_with_outcome(
     result: PutResult | Awaitable[PutResult],
     answer: Callable[[PutResult], RemotingCommand] | None = None,
 ) -> RemotingCommand | Awaitable[RemotingCommand]:
-    """Return the answer to a request that has put a message, at once if nothing has to be awaited.
+    """Return the answer to a request that has put a message; an awaitable only if it has to wait.
 
     Args:
         request: The request.
-        result: The outcome of the put, or what it waits for.
+        result: The outcome of the put, or an awaitable of it.
         answer: Returns the answer for an outcome. Default: one with the code of the outcome.
     """
 
@@ -106,9 +106,9 @@ def copy_record(
 def origin_of(record: Record) -> tuple[str, str]:
     """Return the topic and the id that a message had before it was first redelivered.
 
-    A message of a retry topic has them in its properties. In another topic, such properties are the
-    producer's: consumers would take the message for one of a topic that the producer has no
-    permission for.
+    A message of a retry topic has them in its properties. In another topic, such properties were
+    set by the producer: they could make consumers believe that the message is from a topic for
+    which the producer has no permission.
     """
     if not record.topic.startswith(RETRY_PREFIX):
         return record.topic, record.message_id
@@ -120,7 +120,7 @@ def origin_of(record: Record) -> tuple[str, str]:
 def destination_of(properties: Mapping[str, str]) -> tuple[str, int] | None:
     """Return the topic and queue for which a message waits in another topic; None if it has none.
 
-    A message never waits for the topic of half messages, where nobody would end its transaction.
+    A message never waits for the topic of half messages, where its transaction would never end.
     """
     topic, queue_id = properties.get(REAL_TOPIC), number_in(properties.get(REAL_QID), 0, INT32_MAX)
     return None if not topic or topic == HALF_TOPIC or queue_id is None else (topic, queue_id)
@@ -131,7 +131,7 @@ def internal_records(
 ) -> Iterator[Record]:
     """Yield the records of one of the broker's own queues, starting at ``offset``.
 
-    A damaged record is logged and skipped: it must not hold up the messages of all others.
+    A damaged record is logged and skipped: it must not delay all other messages.
     """
     while True:
         result = store.reads.get_hashed(topic, queue_id, offset)

@@ -1,8 +1,8 @@
 """A broker's time in one role: its open store, the parts recovered from it, and their services.
 
 A change of role ends one term and begins another. The store is closed and opened again, so a
-promoted replica is recovered by the same code as a master that starts: its queues are numbered on,
-and its open transactions, pops and delays are loaded from the log.
+promoted replica is recovered by the same code as a master that starts: the numbers of its queues
+continue, and its open transactions, pops and delays are loaded from the log.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from firetrail.store.settings.config import BrokerRole, StoreConfig
 
 STOP_S = 2.0
 """The time that a stop may spend on dispatching queues and index. Service managers give a process
-little time to stop, and the next start can derive what is left."""
+little time to stop, and the next start can derive the rest."""
 SWEEP_S = 10.0
 """Pause between two searches for expired clients and locks."""
 
@@ -58,7 +58,7 @@ class TermPlan:
         ignored: Unsupported features of a Java broker's folder that are accepted.
         epoch: The number of the epoch that begins with the term of a master. 0 if one begins only
             if the broker was last a slave; its number is then larger than all that are known.
-        known_epoch: The largest number of an epoch that the broker has heard of; 0 for none.
+        known_epoch: The largest epoch number that the broker knows; 0 for none.
     """
 
     env: Environment
@@ -272,7 +272,7 @@ class Term:
         return {*in_group, *await self.parts.registration.members()}
 
     async def _stop_ha(self, ha: HAService) -> None:
-        """Let replicas catch up with what was stored last, and disconnect them."""
+        """Let replicas copy the last messages, and disconnect them."""
         self.store.writer.push()
         await asyncio.to_thread(ha.stop)
 

@@ -1,8 +1,8 @@
 """Features that a ``broker.conf`` or the folder of a Java broker asks for and Firetrail lacks.
 
-Some of them would only seem to work: the broker would replicate nothing, or show an empty log
-because the messages are in other files. The broker refuses to start with such a feature, unless the
-user names it to be ignored. The others are logged at the start.
+With some of them the broker would only seem to work: it would replicate nothing, or show an empty
+log because the messages are in other files. The broker refuses to start with such a feature, unless
+the user names it to be ignored. The others are logged at the start.
 """
 
 import logging
@@ -28,7 +28,7 @@ REFUSED_SETTINGS: Mapping[str, tuple[Sequence[str], str]] = {
     "enableSlaveActingMaster": (_ON, _CONTROLLER),
     "storeType": (("defaultRocksDB",), _ROCKSDB),
 }
-"""Settings by key: the refused values, and what would happen if they were ignored."""
+"""Settings by key: the refused values, and the consequence of ignoring them."""
 
 ROCKSDB, DLEDGER = "rocksdb", "dledger"
 NAMES = (*REFUSED_SETTINGS, ROCKSDB, DLEDGER)

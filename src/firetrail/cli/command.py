@@ -26,7 +26,7 @@ class ExitCode(IntEnum):
     """The exit code of the process; scripts rely on the numbers."""
 
     OK = 0
-    """The command succeeded, and found nothing wrong with the store."""
+    """The command succeeded and found no problems in the store."""
     PROBLEMS = 1
     """The command read the store and found problems in it."""
     USAGE = 2

@@ -22,7 +22,7 @@ from firetrail.format.layout import (
 )
 
 INFLATED_MAX = 64 << 20
-"""The most bytes that a decompressed body may have. RocketMQ's brokers accept bodies of up to 4 MiB
+"""Maximum size of a decompressed body in bytes. RocketMQ's brokers accept bodies of up to 4 MiB
 unless they are configured otherwise."""
 PIECE = 1 << 10
 """Input per step for zstandard, which has no output limit: a step yields at most 32 MiB."""

@@ -18,7 +18,7 @@ ORDER_TOPICS = "ORDER_TOPIC_CONFIG"
 VALUE_MAX = 16 << 10
 """Characters of a value with its key and namespace."""
 VALUES_MAX = 10_000
-"""The most values in all namespaces. Every change writes all of them to the file."""
+"""Maximum number of values in all namespaces. Every change writes all of them to the file."""
 
 
 @dataclass(frozen=True, slots=True)

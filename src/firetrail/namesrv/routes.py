@@ -23,17 +23,17 @@ from firetrail.remoting.messages.bodies import (
 from firetrail.remoting.wire.codes import Permission
 
 NAMES_MAX = 10_000
-"""The most names of brokers whose newest state version is remembered after the broker has left."""
+"""Maximum number of brokers that have left whose newest state version is remembered."""
 BROKERS_MAX = 10_000
-"""The most brokers, slaves included."""
+"""Maximum number of brokers, including slaves."""
 TOPICS_MAX = 500_000
-"""The most topics of all brokers."""
+"""Maximum number of topics of all brokers."""
 ROUTES_MAX = 1_000_000
-"""The most routes: a topic has one for each broker."""
+"""Maximum number of routes: a topic has one for each broker."""
 FILTER_SERVERS_MAX = 64
-"""The most filter servers of a broker."""
+"""Maximum number of filter servers of a broker."""
 RIVALS_MAX = 1_000
-"""The most brokers that wait for another one to leave; the oldest is forgotten."""
+"""Maximum number of brokers that wait for another one to leave; the oldest is forgotten."""
 NAME_MAX = 255
 """Characters of the name of a cluster or a broker, and of an address."""
 EXPIRY_MAX_S = 300.0

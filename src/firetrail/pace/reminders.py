@@ -6,7 +6,7 @@ from collections.abc import Callable
 FIRST_S, LONGEST_S = 60.0, 3600.0
 """The first pause before the same text is logged again, which doubles, and the longest one."""
 TEXTS_MAX = 32
-"""The most texts that are remembered. Then all are forgotten, and may be logged again."""
+"""Maximum number of remembered texts. Beyond it all are forgotten, and may be logged again."""
 _NUMBER = re.compile(r"\d+")
 
 

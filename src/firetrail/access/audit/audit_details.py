@@ -1,7 +1,7 @@
 """The details of an event of the audit log: names, and the permissions that a change grants.
 
-Values are only those of users, policies and accounts, and never a password or secret key. Their
-number and length are limited, and what exceeds the number is counted, so that nothing is hidden.
+Only values of users, policies and accounts are recorded, never a password or secret key. Their
+number and length are limited; values beyond the limit are counted, so that nothing is hidden.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -21,9 +21,9 @@ from firetrail.remoting.wire.command import RemotingCommand
 from firetrail.text import printable
 
 NAME_MAX, NAMES_MAX = 255, 32
-"""Characters of a name, and number of names in an event."""
+"""Maximum length of a name, and maximum number of names in an event."""
 WORD_MAX, WORDS_MAX = 64, 8
-"""Characters of an action, address or other word, and number of them in an entry of a policy."""
+"""Maximum length of an action, an address or another word, and how many an entry may contain."""
 _BODY_MAX = 64 << 10
 _ACCOUNT_WORDS = ("admin", "defaultTopicPerm", "defaultGroupPerm", "whiteRemoteAddress")
 _ACCOUNT_LISTS = ("topicPerms", "groupPerms")
@@ -152,7 +152,7 @@ def _listed(key: str, values: list[str], most: int) -> dict[str, Any]:
 
 
 def _unlisted(key: str, count: int, most: int) -> dict[str, int]:
-    """Return the number of values that are left out, if any are."""
+    """Return the number of omitted values, if there are any."""
     return {f"{key}_unlisted": count - most} if count > most else {}
 
 
@@ -167,4 +167,4 @@ _DETAILED: Mapping[int, Callable[[RemotingCommand], dict[str, Any]]] = {
     Code.UPDATE_AND_CREATE_ACL_CONFIG: _account,
     Code.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG: _white_addresses,
 }
-"""The requests of which the names in the header do not say enough."""
+"""Requests whose subject is not fully described by the names in the header."""

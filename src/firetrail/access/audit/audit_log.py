@@ -33,11 +33,11 @@ from firetrail.text import printable
 KNOWN, STRANGERS = "audit.log", "strangers.log"
 """The files for events of the server and its users, and for those of strangers."""
 REASON_MAX = 400
-"""Characters of a reason in an event."""
+"""Maximum length of a reason in an event."""
 DONE = "done"
-"""The outcome of a request of an administrator that did not fail."""
+"""The outcome of a successful request of an administrator."""
 SETTINGS = "settings"
-"""The source of a change that the settings of a server make at its start."""
+"""The source of changes that the settings of a server cause when it starts."""
 SIGNATURE, CERTIFICATE = "signature", "certificate"
 """The way in which a user was authenticated."""
 
@@ -115,8 +115,8 @@ class AuditLog:
     ) -> Future[None] | None:
         """Record a request if it was denied, or if it is one of administrators.
 
-        Return what is done when a change of an administrator was written, and None for everything
-        else, which is written later.
+        Return a future that completes when a change of an administrator is written, and None for
+        all other events, which are written later.
 
         Args:
             connection: The connection that the request came over.
@@ -209,14 +209,14 @@ def _failure(code: int, reason: str) -> dict[str, Any]:
 
 
 def _denial(caller: Caller | None, request: str, reason: str) -> tuple[str, str]:
-    """Return the user of a request, and what it was denied, from any address."""
+    """Return the user of a request and the permission that was denied, for any address."""
     if caller is None:
         return "", ""
     return caller.user_name, f"{request} {reason.replace(caller.source, '')}"
 
 
 def _user_of(caller: Caller | None, claimed: str | None) -> dict[str, str]:
-    """Return the user of an event, or the name that a request or a certificate claims."""
+    """Return the user of an event, or the name claimed by a request or a certificate."""
     if caller is not None and caller.user is not None:
         return {"user": caller.user_name}
     return {"claimed_user": audit_name(claimed)} if claimed else {}

@@ -1,7 +1,7 @@
 """A trail of events: one set of files of an audit log, and the events that wait for it.
 
-Servers only put events into a queue; a thread writes them. The rate is limited: what exceeds it is
-counted, so that a flood of events neither fills the disk nor displaces what was written before.
+Servers only put events into a queue; a thread writes them. The rate is limited: further events are
+only counted, so that a flood of events neither fills the disk nor displaces earlier events.
 """
 
 import json
@@ -23,25 +23,26 @@ from firetrail.system import System, Thread
 from firetrail.text import counted, human_time
 
 QUEUED_MAX = 10_000
-"""Events that may wait for the disk; further ones are counted as lost."""
+"""Maximum number of events that wait for the disk; further ones are counted as lost."""
 BATCH = 16
-"""Events that are written at once: less than the smallest file."""
+"""Number of events that are written together: less than the smallest file."""
 COUNTS_S = 10.0
 """Interval at which the numbers of events without a line of their own are written."""
 BURST_S = 10.0
-"""Seconds of the rate that may be used at once."""
+"""The burst that a rate allows, in seconds of that rate."""
 ADDRESS_BURST, ADDRESS_PER_S = 20.0, 1.0
 """The rate of lines about denied requests of one address without a proven user."""
 USER_BURST, USER_PER_S = 20.0, 0.1
-"""The rate of lines about denied requests of one user, from all addresses. A user who may do little
-could otherwise displace older events within days; at this rate, that takes more than a month."""
+"""The rate of lines about denied requests of one user, from all addresses. Otherwise a user with
+few permissions could displace older events within days; at this rate, that takes more than a
+month."""
 FIRSTS_MAX, FIRSTS_S = 100, 3600.0
-"""Different denials of one user that have a line even beyond this rate, and the seconds after which
+"""Different denials of one user that are written even beyond this rate, and the seconds after which
 they count again. Requests that are repeated all the time must not hide the first one for another
 resource; but a user can invent names, so their number is bounded."""
 SENDERS_MAX = 1_000
-"""Addresses and users whose events are limited and counted separately; the others share one
-count."""
+"""Maximum number of addresses and users whose events are limited and counted separately; the others
+share one count."""
 ADMINISTRATION_FACTOR = 10
 """The factor by which events of administrators may come faster than others."""
 STOP_S = 5.0
@@ -68,7 +69,7 @@ class EventKind(StrEnum):
 
 
 class _DeniedSender:
-    """A sender whose requests were denied, and what was recorded of them.
+    """A sender whose requests were denied, and the denials that were recorded.
 
     Args:
         bucket: Limits the rate of lines.
@@ -83,7 +84,7 @@ class _DeniedSender:
         self._firsts_at = now
 
     def is_first(self, about: str, now: float) -> bool:
-        """Return whether no line of the interval is about this."""
+        """Return whether the interval has no line about this denial yet."""
         if now - self._firsts_at >= FIRSTS_S:
             self._firsts_at = now
             self._firsts.clear()
@@ -91,18 +92,19 @@ class _DeniedSender:
 
     @property
     def has_room(self) -> bool:
-        """Whether one more denial can be known to have a line."""
+        """Whether one more denial can be remembered as written."""
         return len(self._firsts) < FIRSTS_MAX
 
     def listed(self, about: str) -> None:
-        """Note that a line is about this."""
+        """Note that this denial was written."""
         if self.has_room:
             self._firsts.add(hash(about))
 
 
 @dataclass(slots=True)
 class _Unlisted:
-    """The number of events without a line, and of those among them without any line about it."""
+    """The number of events without a line of their own, and of those that no line mentions at
+    all."""
 
     count: int = 0
     firsts: int = 0
@@ -172,8 +174,8 @@ class AuditTrail:
             kind: The kind of the event.
             peer: ``ip:port`` of the client.
             user: The authenticated user. Default: none.
-            about: What the user was denied, the first of which gets a line. Default: empty, for
-                unknown.
+            about: The permission that was denied; the first denial of each gets a line. Default:
+                empty, for unknown.
         """
         now = self._clock.monotonic()
         is_denied = kind is EventKind.DENIED
@@ -213,7 +215,7 @@ class AuditTrail:
         return sender
 
     def _forget_senders(self, now: float) -> None:
-        """Forget the senders without recent events, once in a while."""
+        """Forget senders without recent events from time to time."""
         if now - self._forgot_at >= COUNTS_S:
             self._forgot_at = now
             self._senders = {
@@ -223,11 +225,11 @@ class AuditTrail:
             }
 
     def put(self, kind: EventKind, event: Mapping[str, Any]) -> Future[None]:
-        """Write an event, soon, and return what is done when it was written or is lost.
+        """Write an event soon; return a future that completes when it is written or lost.
 
         Args:
             kind: The subject.
-            event: What else its line contains.
+            event: The other members of its line.
         """
         written: Future[None] = Future()
         written.set_running_or_notify_cancel()  # a waiter cannot cancel it

@@ -31,7 +31,7 @@ def record_local_change(
     header: Header,
     body: UserInfo | AclInfo | None = None,
 ) -> None:
-    """Record a change, as a server records the request that asks for the same.
+    """Record a change as a server would record the corresponding request.
 
     Args:
         system: Files and clock to use.

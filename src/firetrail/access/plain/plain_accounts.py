@@ -33,7 +33,7 @@ from firetrail.format.names import AUTO_CREATE_TOPIC, RETRY_PREFIX, TRACE_TOPIC,
 from firetrail.settings.settings_table import HIDDEN
 
 KEY_MIN = 7
-"""The least characters of access keys and secret keys, as in RocketMQ."""
+"""Minimum length of access keys and secret keys, as in RocketMQ."""
 
 
 class PlainPermission(StrEnum):
@@ -150,7 +150,7 @@ class PlainAccount:
         )
 
     def changed(self, fields: Mapping[str, str]) -> PlainAccount:
-        """Return the account with the fields of a request; those that are absent stay."""
+        """Return the account with the fields of a request; absent fields keep their values."""
         value = {**self.to_yaml(), **{key: fields[key] for key in _SCALARS if key in fields}}
         for key in ("defaultTopicPerm", "defaultGroupPerm"):
             if key in fields:

@@ -1,7 +1,7 @@
 """The accounts of RocketMQ's ACL 1.0 in memory, which follow their files.
 
 The files are read every :data:`RELOAD_S` seconds. All of them are parsed before the new accounts
-replace the old ones, so no request sees half of a change. Files that cannot be used change nothing.
+replace the old ones, so no request sees half of a change. Invalid files change nothing.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class _Accounts:
-    """Everything that the files say, after they were parsed."""
+    """The content of all files after parsing."""
 
     files: Mapping[Path, AclFile] = field(default_factory=dict)
     by_key: Mapping[str, PlainAccount] = field(default_factory=dict)

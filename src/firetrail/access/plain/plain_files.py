@@ -20,9 +20,9 @@ SETTING = "rocketmq.acl.plain.file"
 FOLDER = "acl"
 """The folder with more files, beside the main file."""
 FILES_MAX = 100
-"""The most files, because all are read every few seconds."""
+"""Maximum number of files, because all are read every few seconds."""
 DEPTH_MAX = 4
-"""The most levels of folders."""
+"""Maximum depth of folders."""
 _WHITE, _ACCOUNTS, _VERSION = "globalWhiteRemoteAddresses", "accounts", "dataVersion"
 _ENDINGS = (".yml", ".yaml")
 

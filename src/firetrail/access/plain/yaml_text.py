@@ -15,12 +15,12 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 SIZE_MAX = 4 << 20
-"""The most bytes of a file: some ten thousand accounts."""
+"""Maximum size of a file in bytes: about ten thousand accounts."""
 DEPTH_MAX = 8
-"""The most levels; the files of ACL 1.0 have four."""
+"""Maximum depth of nesting; the files of ACL 1.0 have four levels."""
 _WHAT = "YAML"
 _NULLS = ("~", "null")
-"""Values that are the same as none, unless they are quoted."""
+"""Unquoted values that mean null."""
 
 
 def load_yaml(content: bytes) -> Any:
@@ -83,7 +83,7 @@ class _Builder:
         self._documents = 0
 
     def add(self, event: Any) -> None:
-        """Take the next event; raise FormatError if it is not allowed."""
+        """Process the next event; raise FormatError if it is not allowed."""
         yaml = self._yaml
         if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None) is not None:
             raise _refused(event, "anchors and aliases are not allowed")

@@ -35,7 +35,7 @@ STRATEGIES: dict[str, Strategy] = {"AVG": averagely, "AVG_BY_CIRCLE": by_circle}
 """The allocation strategies by the names that clients use."""
 
 MODES_MAX = 10_000
-"""Pairs of a topic and a group whose request mode is set."""
+"""Maximum number of pairs of a topic and a group with a request mode."""
 
 
 class AssignmentProcessor:
@@ -108,7 +108,8 @@ class AssignmentProcessor:
     def _share(
         self, body: QueryAssignmentBody, mode: RequestModeBody, queues: list[MessageQueue]
     ) -> list[MessageQueue] | None:
-        """Return the queues of a client; None if they are not known and it keeps those it has."""
+        """Return the queues of a client; None if they are unknown and the client keeps its
+        queues."""
         if not queues:
             return None
         if body.message_model is MessageModel.BROADCASTING:

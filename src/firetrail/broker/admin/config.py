@@ -143,8 +143,7 @@ def take_file(state: BrokerState, before: ConfEntries, now: ConfEntries) -> File
         before: The file with which the broker was started.
         now: The file as it is.
 
-    Returns:
-        What was changed, and what needs a restart.
+    Returns: The changed settings, and those that need a restart.
 
     Raises:
         ConfigError: A setting in the file is not allowed; none takes effect.

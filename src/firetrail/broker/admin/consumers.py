@@ -213,7 +213,7 @@ def _push_reset(client: Client, header: ResetOffsetHeader, table: dict[MessageQu
 
 
 async def _answer_of(client: Client, forwarded: RemotingCommand) -> RemotingCommand:
-    """Return the client's answer; if it does not answer, an answer that says so.
+    """Return the client's answer, or one that reports the timeout.
 
     ``forwarded`` has only the fields of the request's header: the signature that an administrator
     may have added to the request is not for consumers.

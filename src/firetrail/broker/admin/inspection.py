@@ -160,7 +160,8 @@ class InspectionProcessor:
 
 
 def _tag_test(wanted: SubscriptionData | None) -> Callable[[int], bool]:
-    """Return a function that tells whether a subscription wants a message with this tag's hash."""
+    """Return a function that decides whether a subscription selects messages with this tag's
+    hash."""
     if wanted is None:
         return lambda code: False
     by_tag = wanted.expression_type in ("", BY_TAG)

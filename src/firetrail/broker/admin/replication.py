@@ -23,7 +23,7 @@ from firetrail.replication.ha.ha_service import HAService
 from firetrail.replication.replica.follower_status import FollowerStatus
 
 RECORDS_BYTES = 1 << 20
-"""The most bytes of the log that one request for records gets, unless one record is longer."""
+"""Maximum size of the answer to a request for records, unless one record is longer."""
 
 
 class ReplicationProcessor:
@@ -101,7 +101,8 @@ class ReplicationProcessor:
         )
 
     def _exchange(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
-        """Tell a Java broker where replicas connect; do not let anybody name another master."""
+        """Return the address of the HA port to a Java broker; do not accept another master from
+        it."""
         if ExchangeHAInfoHeader.decode(request.fields).master_ha_address is not None:
             raise RequestError(
                 ResponseCode.NO_PERMISSION,
@@ -122,7 +123,7 @@ class ReplicationProcessor:
     def _timer_checkpoint(
         self, connection: Connection, request: RemotingCommand
     ) -> RemotingCommand:
-        """Answer how far the timer has come; everything before that is on disk."""
+        """Return the progress of the timer, up to which everything is on disk."""
         if not self._timer.is_enabled:
             raise RequestError(ResponseCode.SYSTEM_ERROR, "timerWheelEnable is false")
         return request.answer(body=CHECK_FIELDS.pack(*self._timer.check))

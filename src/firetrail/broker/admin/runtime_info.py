@@ -40,7 +40,7 @@ ZEROS = (
     *("pageCacheLockTimeMills", "getMessageEntireTimeMax"),
     *("dispatchMaxBuffer", "startAcceptSendRequestTimeStamp"),
 )
-"""Figures of things that this broker does not have, such as request queues of thread pools."""
+"""Figures of features that this broker lacks, such as request queues of thread pools."""
 
 
 class RuntimeInfo:
@@ -194,7 +194,7 @@ class RuntimeInfo:
         return {name: " ".join(f"{each:.1f}" for each in values) for name, values in found.items()}
 
     def _capacities(self) -> dict[str, str]:
-        """Return the limit of waiting requests of a kind, and the number of free write buffers."""
+        """Return the limit for waiting requests, and the number of free write buffers."""
         running = self._limits.running
         codes = {
             "send": RequestCode.SEND_MESSAGE_V2,

@@ -41,7 +41,7 @@ from firetrail.remoting.wire.codes import Language, RequestCode, ResponseCode
 from firetrail.remoting.wire.command import RemotingCommand
 
 POP_RETRY_TOPICS = (pop_retry_topic, pop_retry_topic_v2)
-"""Name the topics that redeliver what a group has popped from a topic."""
+"""Functions that name the topics for redelivery of messages that a group has popped."""
 
 
 class StatsProcessor:
@@ -133,7 +133,8 @@ class StatsProcessor:
         return self._with_retries(group, [*self._offsets.of_group(group), *wanted])
 
     def _with_retries(self, group: str, names: Iterable[str]) -> list[str]:
-        """Return topics with those that redeliver what a group has popped from them.
+        """Return topics together with those that redeliver messages that a group has popped from
+        them.
 
         The group has no offset in these before it receives from them.
         """

@@ -32,9 +32,9 @@ from firetrail.store.queues.filter_bits import FilterBits
 DEAD_FOR_MS = 24 * 3_600_000
 """The time for which the filter of a group without consumers is kept, as in RocketMQ."""
 FILTERS_PER_TOPIC_MAX = 256
-"""Groups whose filters are evaluated for each message of a topic; others get no bitmaps."""
+"""Maximum number of groups per topic whose filters are evaluated for each message."""
 FILTERS_MAX = 20_000
-"""The same for all topics. Filters of consumers that have left count for a day."""
+"""The same limit for all topics together. Filters of disconnected consumers count for a day."""
 ASSUMED_DEAD_MS = 30_000
 """The time since which the consumers in a loaded file are assumed to have left, as in RocketMQ."""
 
@@ -124,7 +124,8 @@ class ConsumerFilters:
         )
 
     def _replace(self, topic: str, groups: dict[str, CompiledFilter]) -> None:
-        """Replace the filters of a topic; the dispatcher never sees a dict that changes."""
+        """Replace the filters of a topic. The dispatcher never sees a dict that is being
+        changed."""
         if groups:
             self._topics[topic] = groups
         else:

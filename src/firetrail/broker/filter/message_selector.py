@@ -21,11 +21,11 @@ COST_MAX = 20_000
 """Maximum product of the messages that one request examines and the terms of its filter: some 40 ms
 of the event loop."""
 TAGS_MAX = 32 << 10
-"""Characters of a list of tags."""
+"""Maximum length of a list of tags."""
 CACHED_MAX = 1 << 10
-"""Characters of the longest list of tags whose hashes are kept."""
+"""Maximum length of a list of tags whose hashes are cached."""
 LISTS_MAX = 1024
-"""The lists of tags whose hashes are kept: at most some 50 MiB."""
+"""Maximum number of lists of tags whose hashes are cached: at most about 50 MiB."""
 
 _FOUND = GetStatus.FOUND
 _NO_MATCH = GetStatus.NO_MATCHED_MESSAGE

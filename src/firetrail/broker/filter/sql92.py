@@ -7,11 +7,11 @@
     operand     property, 'text', number, TRUE, FALSE, NULL, or an expression in parentheses
 
 Values of properties are text. Compared with a number they are converted to its type, as by Java's
-``Integer``, ``Long`` and ``Double``: ``a > 4`` is for whole numbers of 32 bits, and does not match
-``4.5``; ``a > 4.0`` is for all. Two properties are ordered as ``Double``. A comparison with a
-missing property, or of values that cannot be compared, is neither true nor false. A message matches
-only if the expression is true. Text can be compared for equality only. CONTAINS, STARTSWITH and
-ENDSWITH were added in RocketMQ 5.
+``Integer``, ``Long`` and ``Double``: ``a > 4`` compares whole numbers of 32 bits, and does not
+match ``4.5``; ``a > 4.0`` compares all numbers. Two properties are ordered as ``Double``. A
+comparison with a missing property, or of values that cannot be compared, is neither true nor false.
+A message matches only if the expression is true. Text can be compared for equality only. CONTAINS,
+STARTSWITH and ENDSWITH were added in RocketMQ 5.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ Evaluate = Callable[[Mapping[str, str]], Value]
 DEPTH_MAX = 64
 LENGTH_MAX = 8192
 TERMS_MAX = 128
-"""Comparisons and other predicates of an expression. A list after IN is one."""
+"""Maximum number of predicates in an expression. A list after IN counts as one."""
 DIGITS_MAX = 40
-"""Characters of a number."""
+"""Maximum length of a number."""
 PARSED_MAX = 256
-"""The most recent filters that are kept: at most some 80 MiB."""
+"""Maximum number of cached filters: at most about 80 MiB."""
 
 _TOKEN = re.compile(
     r"\s*(?:(?P<number>[0-9]+(?:[lL]|(?:\.[0-9]*)?(?:[eE][+-]?[0-9]+)?)|\.[0-9]+(?:[eE][+-]?[0-9]+)?)"

@@ -29,7 +29,7 @@ from firetrail.remoting.wire.command import RemotingCommand
 from firetrail.store.queues.queue_table import QueueKey
 
 OffsetsOfQueues = dict[QueueKey, range]
-"""The offsets of the messages that queues have."""
+"""The range of offsets of each queue."""
 
 
 class PopAck(NamedTuple):
@@ -43,12 +43,13 @@ class PopAck(NamedTuple):
 
 @dataclass(slots=True)
 class PopAcks(CompoundRequest):
-    """A BATCH_ACK_MESSAGE of this process: acknowledgements of any pops, each with its outcome.
+    """A BATCH_ACK_MESSAGE inside this process: acknowledgements of any pops, each with its own
+    outcome.
 
     Each message is checked as by an ACK_MESSAGE. Those of one pop share one record in the log.
 
     Attributes:
-        acks: The acknowledgements; their positions are the numbers of the parts.
+        acks: The acknowledgements; their indexes are the numbers of the parts.
     """
 
     acks: Sequence[PopAck] = ()

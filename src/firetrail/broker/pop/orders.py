@@ -20,7 +20,7 @@ from firetrail.settings.config_file import ConfigFile
 from firetrail.store.queues.queue_table import QueueKey
 
 IDLE_MAX_MS = 24 * 3600 * 1000
-"""The state of a group that has not popped for this long is dropped."""
+"""The time after which the state of a group without pops is dropped."""
 
 
 @dataclass(slots=True)
@@ -31,7 +31,7 @@ class OrderedPop:
     invisible_ms: int
     offsets: Sequence[int]
     attempt: str | None = None
-    """The id of the attempt. A pop with the same id is a retry whose answer got lost."""
+    """The id of the attempt. A pop with the same id is a retry of one whose answer was lost."""
     visible: dict[int, int] = field(default_factory=dict)
     """By offset: the time at which a message becomes visible, if a consumer changed it."""
     counts: dict[int, int] = field(default_factory=dict)
@@ -57,7 +57,8 @@ class OrderedPop:
         )
 
     def adjust_to_clock(self, now: int) -> None:
-        """If the clock was set back to before the pop, restart all times with equal length."""
+        """If the clock was set back to before the pop, restart all invisible times with the same
+        length."""
         late = self.began - now
         if late > 0:
             self.began = now
@@ -86,7 +87,7 @@ class PopOrders:
         }
 
     def is_closed(self, group: str, queue: QueueKey, attempt: str | None) -> bool:
-        """Whether a pop has to wait for acknowledgements or the end of the invisible time."""
+        """Whether pops have to wait for acknowledgements or for the end of the invisible time."""
         batch = self._find(group, queue)
         if batch is None or (attempt and attempt == batch.attempt):
             return False

@@ -1,8 +1,8 @@
 """Pops: messages that are handed out for a while, and redelivered if not acknowledged.
 
-Consumers share queues without coordination among them: the broker keeps the offset of the group,
-and advances it with each pop. A pop runs up to its answer in one step of the event loop, so that no
-other pop of the same queue can interleave.
+Consumers share queues without coordinating with each other: the broker keeps the offset of the
+group, and advances it with each pop. A pop runs up to its answer in one step of the event loop, so
+that no other pop of the same queue can interleave.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ from firetrail.store.results import GetResult, GetStatus
 MESSAGES_MAX = 32
 """Maximum number of messages of one pop: a checkpoint in Java's format has this many bits."""
 ATTEMPT_ID_MAX = 128
-"""Characters of the id of an attempt, which is saved with ordered pops. Clients send UUIDs."""
+"""Maximum length of the id of an attempt, which is saved with ordered pops. Clients send UUIDs."""
 POLL_MAX_S = 300.0
 """Longest time that a pop waits, even if it asks for more."""
 
@@ -113,7 +113,7 @@ class Attempt(NamedTuple):
     answer: Answer
     """None if the request has to wait."""
     took_all: bool = False
-    """Whether nothing is left for other requests of the same kind."""
+    """Whether no messages are left for equivalent requests."""
 
 
 class PopProcessor:
@@ -372,7 +372,8 @@ class PopProcessor:
 
 
 def _poll_key(header: PopHeader | NotificationHeader) -> object:
-    """Return the key of equivalent waiting requests: if one finds nothing, none does."""
+    """Return the key of equivalent waiting requests: if one finds no messages, none of them
+    does."""
     where = (header.consumer_group, header.topic, header.queue_id, header.order, header.attempt_id)
     return (where, header.exp_type, header.exp) if isinstance(header, PopHeader) else where
 

@@ -2,13 +2,13 @@
 
 A pop is recorded as a message with the tag ``ck`` in the topic ``rmq_sys_REVIVE_LOG_<cluster>``. An
 acknowledgement is recorded as a message with the tag ``ack`` or ``bAck`` after it in the same
-queue. The committed offset of the group ``CID_RMQ_SYS_REVIVE_GROUP`` is the last one up to which
-nothing is open. A start reads everything after it, so nothing is forgotten, neither after a crash
-nor when a Java broker takes over.
+queue. The committed offset of the group ``CID_RMQ_SYS_REVIVE_GROUP`` is the last one before which
+no pop is open. A start reads all records after it, so no pop is forgotten after a crash or when a
+Java broker takes over.
 
-A Java broker writes the same messages by its timer when they are due, and so never sees one early.
-It accepts them early as well, provided that their delivery time (``TIMER_DELIVER_MS``) is not later
-than the time at which they are stored.
+A Java broker writes the same messages through its timer when they are due, and so never sees one
+early. It accepts them early as well, provided that their delivery time (``TIMER_DELIVER_MS``) is
+not later than the time at which they are stored.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ OPEN_MAX = 200_000
 INVISIBLE_MAX_MS = 3 * 86_400_000
 """Longest invisible time. RocketMQ's proxy allows 12 hours, its broker any time."""
 CLOSED_MAX = 10_000
-"""Closed pops that may stay in the heap of revive times before it is rebuilt."""
+"""Maximum number of closed pops in the heap of revive times before it is rebuilt."""
 
 Key = tuple[str, str, int, int, int, str]
 Pending = Coroutine[None, None, None]
@@ -277,7 +277,8 @@ class PopCheckpoints:
         self._sort_times()
 
     def save_progress(self) -> None:
-        """Commit up to where nothing is open, so that a start reads no more than necessary."""
+        """Commit the offset before which no pop is open, so that a start reads no more than
+        necessary."""
         for queue, last in self._last.items():
             oldest = next(iter(self._by_queue.get(queue, {}).values()), None)
             done = last if oldest is None else min(oldest.revive_offset - 1, last)

@@ -15,13 +15,13 @@ from firetrail.store.queues.queue_table import QueueKey
 from firetrail.store.results import GetResult, GetStatus
 
 RETRY_FIRST = 5
-"""Every fifth pop takes redelivered messages first; the others take them if there is room left."""
+"""Every fifth pop takes redelivered messages first; the others take them last."""
 SPREAD = 37
 """Distributes a percentage of pops evenly over them; it has no common factor with 100."""
 FROM_FIRST = 0
 """The ``initMode`` with which a new group begins at the oldest message."""
 READS_MAX = 4
-"""The most times that one pop reads a queue to get past messages that do not match."""
+"""How many times one pop reads a queue, at most, to get past messages that do not match."""
 
 _CONTINUE = (
     GetStatus.NO_MATCHED_MESSAGE,

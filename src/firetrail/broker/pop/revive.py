@@ -31,7 +31,7 @@ from firetrail.store.broker_store import BrokerStore
 POLL_S = 0.1
 """Longest pause between two searches for due checkpoints."""
 BATCH_SIZE = 32
-"""Checkpoints that are revived before the event loop runs other tasks; each may have 32
+"""Number of checkpoints that are revived before the event loop runs other tasks; each has up to 32
 messages."""
 PROPERTIES_MAX = MAX_PROPERTIES - 512
 """Maximum size of the properties in bytes; the rest is for the receipt of the next pop."""
@@ -67,7 +67,7 @@ class ReviveService:
         )
 
     async def stop(self) -> None:
-        """Stop redelivering, and commit up to where no pop is open."""
+        """Stop redelivering, and commit the offset before which no pop is open."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)

@@ -1,7 +1,7 @@
 """The checks of everything that hands out messages to consumers: pulls, pops, peeks, notifications.
 
-A waiting request is checked again when it is woken, because an operator may have changed something
-meanwhile.
+A waiting request is checked again when it is woken, because an operator may have changed a
+permission or a setting meanwhile.
 """
 
 from collections.abc import Callable

@@ -37,14 +37,14 @@ _CODES = {
 }
 _EMPTY = (GetStatus.NO_MATCHED_LOGIC_QUEUE, GetStatus.NO_MESSAGE_IN_QUEUE)
 _AT_END = (*_EMPTY, GetStatus.OFFSET_OVERFLOW_ONE, GetStatus.OFFSET_OVERFLOW_BADLY)
-"""The statuses that say that a queue ends at or before the offset."""
+"""The statuses of a queue that ends at or before the offset."""
 # Plain numbers, because the operators of an enum would cost measurable time in every pull.
 _COMMIT, _SUSPEND = int(PullFlag.COMMIT), int(PullFlag.SUSPEND)
 _SUBSCRIPTION = int(PullFlag.SUBSCRIPTION)
 _RESPONSE = int(CommandFlag.RESPONSE)
 
 Committer = Callable[[str, str, int, int], None]
-"""Takes group, topic, queue id and offset of a commit."""
+"""A function that takes the group, topic, queue id and offset of a commit."""
 
 _log = logging.getLogger(__name__)
 
@@ -59,7 +59,7 @@ class PullProcessor:
         checks: ConsumerChecks,
         pass_on: Committer | None = None,
     ) -> None:
-        """Prepare.
+        """Initialize.
 
         Args:
             state: The state of the broker.
@@ -323,7 +323,7 @@ class PullProcessor:
 
 
 def _awaits_repair(result: GetResult, offset: int) -> bool:
-    """Whether there is a message at the offset that is damaged and may be repaired soon.
+    """Whether the message at the offset is damaged and may be repaired soon.
 
     The pull waits for it even if it would not wait for messages. It must not seem to be at the end
     of the queue.

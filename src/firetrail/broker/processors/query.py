@@ -20,7 +20,7 @@ from firetrail.store.log.log_records import record_offset
 from firetrail.store.reads.reader import Boundary
 
 UNIQUE_KEY_QUERY = "_UNIQUE_KEY_QUERY"
-"""The request field that says that the key is a unique key."""
+"""The request field that marks the key as a unique key."""
 
 
 class QueryProcessor:

@@ -1,7 +1,7 @@
 """Sends: messages from producers go through the checks of RocketMQ's broker into the store.
 
-A send is one plain function from the request to the response. It becomes a coroutine only if the
-response has to wait for the disk, and calls back if it has to wait for replicas only.
+A send is one plain function from the request to the response. It returns a coroutine only if the
+response has to wait for the disk, and a callback if it has to wait for replicas only.
 """
 
 import asyncio
@@ -59,7 +59,7 @@ from firetrail.store.results import PutResult, PutStatus
 _REPLACED = (WAIT, MSG_REGION, TRACE_ON, CLUSTER)
 """Properties that are not stored as they were sent."""
 _DELAYS = (DELAY, *TIMER_TIMES)
-"""Properties that a dead letter loses: it does not wait."""
+"""Properties that a dead letter loses, because it is never delayed."""
 _INNER_BATCH = 0x80
 """The system flag of a message that contains several."""
 _OFFSET_DIGITS = 16
@@ -312,8 +312,8 @@ def _check_attributes(topic: TopicConfig) -> None:
 def _without_transaction(sys_flag: int) -> int:
     """Return the flags of a message without those of a prepared or rolled back transaction.
 
-    The property TRAN_MSG alone begins a transaction. A message that only had the flag would take no
-    place in its queue: RocketMQ acknowledges it, and never delivers it.
+    The property TRAN_MSG alone begins a transaction. A message with the flag alone would get no
+    offset in its queue: RocketMQ acknowledges it and never delivers it.
     """
     return sys_flag if takes_queue_offset(sys_flag) else sys_flag & ~TRANSACTION_MASK
 

@@ -3,7 +3,7 @@
 Requests that change messages or tables belong to the master, from which the slave gets them. The
 table of requests lists their codes, and how they are refused. Heartbeats and locks are
 accepted, as in RocketMQ. Commits of offsets are passed on to the master
-(:mod:`firetrail.broker.replica.relay`), and so is what members of a group would refuse.
+(:mod:`firetrail.broker.replica.relay`), and so are requests that members of a group would refuse.
 """
 
 from collections.abc import Mapping
@@ -15,7 +15,8 @@ from firetrail.remoting.wire.command import RemotingCommand
 
 
 def slave_handlers(handlers: Mapping[int, Handler]) -> dict[int, Handler]:
-    """Return the handlers of a slave: those of a master, except for what a slave refuses."""
+    """Return the handlers of a slave: those of a master, except for requests that a slave
+    refuses."""
     return {code: _refuse if code in REFUSED_BY_SLAVES else handlers[code] for code in handlers}
 
 

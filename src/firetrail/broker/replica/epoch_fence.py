@@ -2,12 +2,12 @@
 
 Every promotion begins an epoch with a larger number than all before, and a master registers with
 the number of its epoch (RocketMQ's ``stateVersion``). A master that learns of a larger number
-refuses messages until it is promoted again or becomes a slave, and no longer registers. It learns
-so from the answers of Firetrail's name servers. Others only tell the address of the master they
-know, which is then asked.
+refuses messages until it is promoted again or becomes a slave, and no longer registers. The answers
+of Firetrail's name servers contain the number. Other name servers return only the address of the
+master that they know, which is then asked.
 
-Two brokers can begin the same number, if one was promoted while the other could not know of it. Of
-two such masters, the one that finds the other registered refuses messages.
+Two brokers can begin epochs with the same number, if one was promoted while the other could not
+know of it. Of two such masters, the one that finds the other registered refuses messages.
 
 Without a consensus engine this cannot be complete: a former master that reaches neither name
 servers nor its successor does not know of it.
@@ -58,7 +58,7 @@ class EpochFence:
 
     @property
     def newest(self) -> int:
-        """The largest number of an epoch of another master that was heard of; 0 if of none."""
+        """The largest known epoch number of another master; 0 if none is known."""
         return self._newest
 
     def begin(self) -> None:
@@ -82,7 +82,7 @@ class EpochFence:
         self._settle()
 
     def _settle(self) -> None:
-        """Open or close the store by what is known."""
+        """Open or close the store, depending on the known epochs and masters."""
         reason = self._must_refuse()
         if reason:
             self._store.gate.shut(Closure.FENCED, reason)

@@ -1,9 +1,9 @@
 """The decision of an operator about a group whose state in etcd its members refuse.
 
 The command ``firetrail replica recover-group`` has asked all members, and sends this request to the
-one whose log is to be the group's. That member replaces the in-sync set in etcd by itself alone.
-The new version continues what all members have seen, so they accept it, and those whose logs differ
-may cut them; a copy of what they remove is kept.
+one whose log is to be the group's. That member replaces the in-sync set in etcd by a set with
+itself as the only member. The new version continues what all members have seen, so they accept it,
+and those whose logs differ may truncate them; a copy of the removed records is kept.
 """
 
 import asyncio

@@ -37,7 +37,7 @@ ADOPTED = (
     *("mappedFileSizeCommitLog", "mappedFileSizeConsumeQueue", "maxHashSlotNum", "maxIndexNum"),
     *("maxMessageSize", "messageDelayLevel", "enableLmq", "fileReservedTime"),
 )
-"""Keys of ``broker.conf`` that should not differ between a master and its replicas."""
+"""Keys of ``broker.conf`` whose values should be the same on a master and its replicas."""
 ROLE_KEYS = ("brokerRole", "brokerId")
 """Keys that would contradict the command that starts a replica."""
 NAME_SERVERS = "namesrvAddr"
@@ -199,7 +199,8 @@ async def adopted_settings(master: str, access: Access | None = None) -> Adopted
 
 
 async def _check_is_no_ha_port(client: RemotingClient, address: str) -> None:
-    """Raise ReplicationError if this is an HA port; name its broker if that has the port before.
+    """Raise ReplicationError if this is an HA port; name its broker if that uses the preceding
+    port.
 
     A master closes a connection to its HA port without an answer if it gets a request there.
     """
@@ -217,7 +218,7 @@ async def _check_is_no_ha_port(client: RemotingClient, address: str) -> None:
 
 
 def _name_servers(told: Mapping[str, str]) -> str:
-    """Return the name servers that a master tells; none if they are not addresses."""
+    """Return the name servers in the settings of a master; none if they are not addresses."""
     try:
         return ADDRESSES.check(told.get(NAME_SERVERS, "").strip())
     except ValueError:
@@ -260,7 +261,7 @@ async def holder_of_id(
 
 
 async def _clusters(name_servers: str, access: Access | None) -> tuple[ClusterInfo, str]:
-    """Return all brokers, and the address of the name server that has told them."""
+    """Return all brokers, and the address of the name server that listed them."""
     failures = []
     for address in filter(None, name_servers.split(";")):
         try:

@@ -1,9 +1,9 @@
 """Repairs of damaged records with good copies from another broker that has the same log.
 
 The brokers of one name have the same log, so a record that is damaged on one is good on the others.
-That the logs are the same is not taken for granted: a copy is used only if the record that follows
-the damage is equal on both brokers. Records are only ever appended, so everything before an equal
-record is equal, too, as far as it is good.
+The logs are not assumed to be the same: a copy is used only if the record that follows the damage
+is equal on both brokers. Records are only ever appended, so everything before an equal record is
+equal, too, as far as it is good.
 """
 
 from __future__ import annotations

@@ -59,7 +59,7 @@ class Relay:
         in_group: bool,
         has_guard: bool,
     ) -> None:
-        """Prepare.
+        """Initialize.
 
         Args:
             access: Credentials and TLS of the broker; None for those in the environment.
@@ -114,7 +114,7 @@ class Relay:
         return handle
 
     def _querying(self, query: Handler) -> Handler:
-        """Return a handler that does not tell an older offset than the master would."""
+        """Return a handler that never returns an older offset than the master would."""
         passing = self._passing(lambda connection, request: not_master(request))
 
         def handle(connection: Connection, request: RemotingCommand) -> Answer:
@@ -151,7 +151,7 @@ class Relay:
         return not self._has_guard or SIGNATURE in request.fields
 
     async def _pass_on(self, request: RemotingCommand) -> RemotingCommand | None:
-        """Return the answer of the master; None if it has not got the request."""
+        """Return the answer of the master; None if it has not received the request."""
         if not self._may_pass(request):
             return None
         loop = asyncio.get_running_loop()
@@ -163,7 +163,8 @@ class Relay:
         return None
 
     async def _attempt(self, request: RemotingCommand, left_s: float) -> RemotingCommand | None:
-        """Ask the master once; return None if it has not got the request, or is not one."""
+        """Ask the master once; return None if it has not received the request, or is not a
+        master."""
         master = self._master()
         if master is None:
             return None
@@ -222,7 +223,7 @@ class Relay:
 
 
 def expiry(request: RemotingCommand) -> float:
-    """Return until when a request may wait, in the time of the loop; the first call begins it."""
+    """Return the time of the loop until which a request may wait; the first call sets it."""
     if request.expires_at is None:
         request.expires_at = asyncio.get_running_loop().time() + CHANGE_S
     return request.expires_at
@@ -235,6 +236,6 @@ def not_master(request: RemotingCommand) -> RemotingCommand:
 
 
 def _now(answer: Answer) -> RemotingCommand | None:
-    """Return an answer that does not take time."""
+    """Return an answer as an awaitable that is complete."""
     assert answer is None or isinstance(answer, RemotingCommand)
     return answer

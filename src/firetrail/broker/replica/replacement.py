@@ -19,14 +19,14 @@ LEASES_MAX = 3
 """The number of leases to wait until the master removes a member, after the time that a member may
 lag: one to elect a master, if the member was the master, and one in case of another failure."""
 POLL_S = 1.0
-"""The time to wait for a change of the group before the time is looked at again."""
+"""The time to wait for a change of the group before the clock is checked again."""
 
 
 class Replacement:
     """The replacement of one member. Its broker must not run after :meth:`check`."""
 
     def __init__(self, system: System, config: BrokerConfig, store: Path) -> None:
-        """Prepare; nothing is changed.
+        """Initialize; nothing is changed yet.
 
         Args:
             system: Files and clock.

@@ -20,9 +20,9 @@ from firetrail.replication.replica.follower_status import FollowerState
 from firetrail.replication.replica.master_check import MasterAddress
 
 UNHEARD_HEARTBEATS, UNHEARD_PART = 1.5, 3 / 8
-"""A replica says that it does not follow when it has heard nothing from its master for as long as
-this many heartbeats are apart, and for this part of the time after which it connects again. The
-second is for a master that is configured with longer pauses between its heartbeats."""
+"""A replica reports that it does not follow when its master has been silent for this number of
+heartbeat intervals, and for this part of the time after which it reconnects. The second is for a
+master that is configured with longer pauses between its heartbeats."""
 SETTLING_S = 0.1
 """Pause before the next look at a follower that has not checked its master yet."""
 
@@ -33,8 +33,8 @@ class ReplicaService:
     """Follows the master of a slave.
 
     The master is the one that is configured, or else the one that name servers name. Another one is
-    followed as soon as it is known. Its tables are copied once its log is known to continue the
-    log of this slave: those of a wrong master would replace good ones.
+    followed as soon as it is known. Its tables are copied once its log is known to continue the log
+    of this slave: the tables of a wrong master would replace good ones.
 
     Attributes:
         follower: Copies the log.
@@ -138,7 +138,7 @@ class ReplicaService:
             self._found()
 
     def _found(self, _: RegisteredMaster | None = None) -> None:
-        """Leave the master before at once, and copy the tables of the new one soon."""
+        """Leave the previous master at once, and copy the tables of the new one soon."""
         self.follower.follow(self.master)
         self._is_due.set()
 
@@ -223,7 +223,7 @@ def _unheard_s(config: BrokerConfig) -> float:
 
 
 def _access(env: Environment) -> Access | None:
-    """Return the credentials and the TLS for the HA port; None for those that Java has: neither."""
+    """Return the credentials and the TLS for the HA port; None for neither, as in Java."""
     if env.live.current.ha_java_peers:
         return None
     return env.client_access or Access.from_environment()

@@ -69,7 +69,7 @@ class ReplicatedBroker(Protocol):
 
     @property
     def registered_epoch(self) -> int:
-        """The largest number of an epoch with which a master has registered; 0 if not known."""
+        """The largest epoch number with which a master has registered; 0 if it is not known."""
 
     @property
     def roles(self) -> RoleFile:
@@ -82,7 +82,7 @@ class ReplicatedBroker(Protocol):
 
 
 def newest_epoch(broker: ReplicatedBroker) -> int:
-    """Return the largest number of an epoch that a broker has heard of; 0 if of none."""
+    """Return the largest epoch number that a broker knows; 0 if it knows none."""
     heard = broker.epoch_fence.newest if broker.epoch_fence is not None else 0
     noted = max(broker.roles.known_epoch, broker.slave_mark.notes.known_epoch)
     return max(heard, broker.registered_epoch, broker.epochs.number, noted)

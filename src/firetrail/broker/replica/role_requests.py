@@ -12,13 +12,13 @@ from firetrail.remoting.wire.codes import RequestCode
 from firetrail.remoting.wire.command import RemotingCommand
 
 GONE_S = 3.0
-"""A broker whose machine refuses connections for this time does not run."""
+"""The time of refused connections after which a broker counts as stopped."""
 
 _log = logging.getLogger(__name__)
 
 
 class Reachability:
-    """Tells whether a broker is gone: its machine has refused all connections for ``GONE_S``."""
+    """Decides whether a broker is gone: its machine has refused all connections for ``GONE_S``."""
 
     def __init__(self, now: Callable[[], float]) -> None:
         """Prepare; ``now`` is a monotonic clock, in seconds."""
@@ -64,7 +64,8 @@ async def try_ask_status(
     reminders: Reminders | None = None,
     reachability: Reachability | None = None,
 ) -> ReplicaStatus | None:
-    """Do the same, but return None if the broker does not answer or refuses.
+    """Send the request as :func:`ask_status` does; return None if the broker does not answer or
+    refuses.
 
     ``reminders`` decides whether a failure is logged; None logs every failure. The outcome is noted
     in ``reachability``.

@@ -1,8 +1,8 @@
 """The role that a broker was given while it ran, so that a restart keeps it.
 
-A promotion, and the step-down of the master before, are saved in ``config/firetrailRole.json``. The
-file counts as long as ``broker.conf`` still has the role and the id that it had when the role was
-changed. If they are edited afterwards, the file is removed.
+A promotion, and the step-down of the previous master, are saved in ``config/firetrailRole.json``.
+The file counts as long as ``broker.conf`` still has the role and the id that it had when the role
+was changed. If they are edited afterwards, the file is removed.
 
 A hand-over that is not finished is noted in the same file on both sides, so that a restart can
 finish it or undo it (:mod:`firetrail.broker.replica.hand_over.unfinished_hand_over`).
@@ -149,7 +149,7 @@ class RoleFile:
         epoch: int,
         stepped_down: HandOverNote | None = None,
     ) -> SavedRole:
-        """Return a role to save, with what ``broker.conf`` says now."""
+        """Return a role to save, together with the present values in ``broker.conf``."""
         return SavedRole(
             role.value,
             broker_id,

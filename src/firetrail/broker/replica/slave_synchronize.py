@@ -64,7 +64,7 @@ def table_failures(failures: Mapping[str, str]) -> list[str]:
 
 
 class _CopiedTable(NamedTuple):
-    """A table of the master, the request for it, and what to do with the answer."""
+    """A table of the master, the request for it, and the function that takes the answer."""
 
     name: str
     code: RequestCode

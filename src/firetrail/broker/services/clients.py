@@ -37,9 +37,10 @@ from firetrail.remoting.wire.command import RemotingCommand
 from firetrail.settings.settings_table import Live
 
 SUBSCRIPTIONS_MAX = 1_000
-"""Topics that a consumer group can subscribe to."""
+"""Maximum number of topics that a consumer group subscribes to."""
 SUBSCRIPTION_BYTES = 128 << 20
-"""Estimated bytes of the subscriptions of all groups. A subscription has some 300."""
+"""Maximum estimated size of the subscriptions of all groups in bytes. A subscription takes about
+300."""
 _OBJECT_BYTES = 200
 
 PRODUCER, CONSUMER = "producer", "consumer"
@@ -158,7 +159,8 @@ class Clients:
         yield from self.producers.get(group, {}).values()
 
     def may(self, client: Client, wanted: Requirement) -> bool:
-        """Return whether a client has a permission now, for what the broker sends it unasked.
+        """Return whether a client has a permission now; checked before the broker sends it a
+        request.
 
         Its user may have been changed, disabled or deleted since its last heartbeat.
         """
@@ -168,7 +170,8 @@ class Clients:
         return caller is not None and caller.refusal([wanted]) is None
 
     def _present(self, caller: Caller) -> Caller | None:
-        """Return the sender of a heartbeat as it is now; None if its user is gone or disabled."""
+        """Return the sender of a heartbeat in its present state; None if its user is gone or
+        disabled."""
         try:
             return caller if self._guard is None else self._guard.present(caller)
         except RequestError:
@@ -177,8 +180,8 @@ class Clients:
     def waiting_producer(self, client_id: str) -> Client | None:
         """Return the producer with an id that gets its replies; None if there is none.
 
-        Of several connections, the one that sent the last heartbeat counts: an earlier one may be
-        lost, which is noticed later.
+        Of several connections, the one with the latest heartbeat counts: an earlier one may be lost
+            without the broker knowing yet.
         """
         found = [
             client

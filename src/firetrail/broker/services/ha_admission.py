@@ -1,7 +1,8 @@
 """TLS and authentication of replicas at the HA port of a master.
 
-A replica of Firetrail begins with TLS if its master uses it, and then signs who it is, if its
-master has access control. A Java broker can do neither, so that ``ha_java_peers`` must allow it.
+A replica of Firetrail begins with TLS if its master uses it, and authenticates itself with a
+signature if its master has access control. A Java broker can do neither, so ``ha_java_peers`` must
+allow it.
 """
 
 from __future__ import annotations
@@ -33,10 +34,10 @@ from firetrail.tls.server_tls import ServerTls
 from firetrail.tls.tls_session import HANDSHAKE
 
 AGE_MAX_MS = 15 * 60_000
-"""The most by which the time of a signature may differ from this broker's."""
+"""Maximum difference between the time of a signature and the clock of this broker."""
 ADMISSION_S = 20.0
 """The time that a peer may take from its connection until it is admitted, in total. Without a
-limit, one that sends a byte now and then would keep a connection and its thread."""
+limit, a peer that sends single bytes would keep a connection and its thread."""
 REQUEST = "HA connection"
 """Its name in the audit log."""
 

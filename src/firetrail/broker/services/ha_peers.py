@@ -20,7 +20,8 @@ from firetrail.system import Clock
 ASK_S = 3.0
 """The time that a connection waits for the answers of name servers."""
 ASK_INTERVAL_S = 1.0
-"""Name servers are asked at most this often, however many unknown peers connect."""
+"""Minimum pause between two requests to name servers, regardless of how many unknown peers
+connect."""
 
 _log = logging.getLogger(__name__)
 
@@ -73,7 +74,7 @@ class HAPeers:
         return ip in self._known
 
     def _ask(self) -> None:
-        """Learn the members from name servers, unless they were just learnt."""
+        """Ask name servers for the members, unless they were asked recently."""
         now = self._clock.monotonic()
         if now - self._asked_at < ASK_INTERVAL_S:
             return

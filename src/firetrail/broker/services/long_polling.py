@@ -30,7 +30,7 @@ HELD_LEAST = 2_684
 PULL_MAX_S = 60.0
 """Longest time that a pull waits, even if it asks for more; stock clients ask for 20 or 30 s."""
 WAKE_SLICE = 200
-"""Requests that are woken before the event loop runs other tasks."""
+"""Number of requests that are woken before the event loop runs other tasks."""
 
 NOBODY = unknown_holder("")
 ANY_OFFSET = -1
@@ -43,7 +43,7 @@ class WakeOutcome(Enum):
     WAITS = "waits"
     ANSWERED = "answered"
     TOOK_ALL = "took all"
-    """It was answered, and has left nothing for other requests with an equal key."""
+    """It was answered, and no messages are left for other requests with an equal key."""
 
 
 class HeldRequest:
@@ -122,7 +122,7 @@ class LongPolling:
         """Wake the request when a message arrives, or after ``seconds``.
 
         ``since`` is the number of announcements when the request began to look for messages. If
-        there was none since then, it need not look again.
+        there was none since then, it need not look for messages again.
         """
         for queue in held.queues:
             self._held.setdefault(queue, {})[held] = None
@@ -180,7 +180,7 @@ class LongPolling:
         return bool(waiting)
 
     def release(self) -> None:
-        """Answer all requests now, as if their time were over."""
+        """Answer all requests now, as if their time limit had passed."""
         for waiting in list(self._by_connection.values()):
             for held in list(waiting):
                 self._time_out(held)

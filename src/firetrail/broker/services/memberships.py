@@ -13,9 +13,10 @@ from firetrail.remoting.servers.fair_shares import FairShares, ShareHolder, hold
 from firetrail.remoting.wire.codes import ResponseCode
 
 CONNECTION_MAX = 10_000
-"""Groups of one connection, producers and consumers together. A proxy has one per topic."""
+"""Maximum number of groups of one connection, producers and consumers together. A proxy has one per
+topic."""
 TOTAL_MAX = 200_000
-"""Groups of all connections. Each takes up to 1 KiB of memory."""
+"""Maximum number of groups of all connections. Each takes up to 1 KiB of memory."""
 
 GroupMembership = tuple[str, str]
 """The kind, ``producer`` or ``consumer``, and the name of a group."""
@@ -38,7 +39,7 @@ class Memberships:
     def check(
         self, connection: Connection, caller: Caller | None, wanted: Set[GroupMembership]
     ) -> None:
-        """Raise RequestError, before anything is created, if more groups would be too many."""
+        """Raise RequestError, before any group is created, if the limit would be exceeded."""
         known = self._groups.get(connection, set())
         more = len(wanted - known)
         if not more:

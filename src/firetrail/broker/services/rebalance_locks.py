@@ -21,9 +21,10 @@ from firetrail.remoting.wire.command import RemotingCommand
 
 LOCK_EXPIRY_S = 60.0
 LOCKS_MAX = 200_000
-"""Locked queues of all groups. More are not locked, as if another client had them."""
+"""Maximum number of locked queues of all groups. Further ones are not locked, as if another client
+held them."""
 CLIENT_ID_MAX = 1024
-"""Characters of the id of a client."""
+"""Maximum length of the id of a client."""
 
 
 class QueueLock(NamedTuple):
@@ -32,7 +33,7 @@ class QueueLock(NamedTuple):
     Attributes:
         client_id: The client that has it.
         since: The time at which the client took or renewed it last.
-        holder: Under which name it is counted.
+        holder: The name under which it is counted.
     """
 
     client_id: str
@@ -106,7 +107,7 @@ class RebalanceLockManager:
             held: The locks of the group.
             queue: The queue.
             client_id: The client.
-            holder: Under which name a new lock is counted.
+            holder: The name under which a new lock is counted.
         """
         now = self._now()
         lock = held.get(queue)

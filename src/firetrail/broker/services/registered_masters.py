@@ -21,17 +21,17 @@ class RegisteredMaster(NamedTuple):
 
 
 class RegisteredMasters:
-    """The masters that name servers name to a slave, and the one that it follows.
+    """The masters that name servers return to a slave, and the one that it follows.
 
     Attributes:
-        known: The last known master of a slave, None if there was none yet. It stays when no name
-            server knows a master any more. One that was learnt elsewhere may be set, until name
-            servers name another.
-        on_change: Called with another master than before.
+        known: The last known master of a slave; None if there was none yet. It is kept while no
+            name server knows a master. A master that became known otherwise may be set, until name
+            servers return another one.
+        on_change: Called when the master has changed.
     """
 
     def __init__(self, config: Live[BrokerConfig], address: str) -> None:
-        """Prepare.
+        """Initialize.
 
         Args:
             config: Settings of the broker.
@@ -44,13 +44,13 @@ class RegisteredMasters:
         self.on_change: Callable[[RegisteredMaster], None] = lambda master: None
 
     def are_named(self) -> bool:
-        """Whether a name server names a master of this broker, which is a slave."""
+        """Whether a name server knows a master of this broker, which is a slave."""
         return bool(self._named)
 
     def note(self, name_server: str, master: RegisteredMaster | None) -> None:
         """Note the answer of a name server.
 
-        While name servers disagree, the known master is kept as long as one of them names it.
+        While name servers disagree, the known master is kept as long as one of them returns it.
 
         Args:
             name_server: The address of the name server; empty for that of this process.
@@ -71,7 +71,7 @@ class RegisteredMasters:
         self.on_change(self.known)
 
     def _is_master(self, found: RegisteredMaster) -> bool:
-        """Whether this is the known master, which tells its HA address if name servers have not."""
+        """Whether this is the known master. It provides its HA address if name servers have not."""
         known = self.known
         return (
             known is not None

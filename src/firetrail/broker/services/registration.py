@@ -26,7 +26,7 @@ from firetrail.remoting.wire.command import RemotingCommand
 from firetrail.settings.settings_table import Live
 
 PAUSE_FACTOR = 10
-"""The pause after a registration is this many times as long as encoding all topics took."""
+"""The pause after a registration, as a multiple of the time that encoding all topics took."""
 REGISTER_S = 1.0
 """The time that the broker waits for the registration of new topics before it answers their
 creator."""
@@ -161,7 +161,8 @@ class RegistrationService:
             self._new_task = loop.create_task(self._register_new())
 
     def pending(self) -> asyncio.Future[None] | None:
-        """Return the registration of the topics that changed last, None if it is done or under way.
+        """Return the registration of the topics that changed last; None if it is complete or in
+        progress.
 
         Call this right after the change, and wait with :func:`wait_for_registration`.
         """
@@ -272,7 +273,7 @@ class RegistrationService:
     async def _register_new(self) -> None:
         """Register new and changed topics, all those together that wait at the same time.
 
-        A name server ignores the topics of a registration whose version it has already, and this
+        A name server ignores the topics of a registration whose version it already has, and this
         registration has the newest version. So it waits until a registration of all topics that is
         due has been sent, and a name server that misses it gets all topics next.
         """
@@ -393,7 +394,7 @@ class RegistrationService:
         self._note_remark(address, str(error).removeprefix(f"{address}: ") or type(error).__name__)
 
     def _note_remark(self, address: str, remark: str, without: str = "") -> None:
-        """Log the remark of a name server once, not with every retry; ``without``: its end."""
+        """Log the remark of a name server once, not with every retry; ``without`` is its end."""
         if remark != self._remarks.get(address, ""):
             self._remarks[address] = remark
             if remark:

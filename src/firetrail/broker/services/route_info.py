@@ -27,7 +27,7 @@ class TopicRouteInfoManager:
     def __init__(
         self, config: Live[BrokerConfig], client: RemotingClient, name_server: NameServer | None
     ) -> None:
-        """Prepare.
+        """Initialize.
 
         Args:
             config: Settings of the broker, which list the name servers of other processes.

@@ -24,7 +24,7 @@ from firetrail.store.broker_store import BrokerStore
 POLL_S = 0.1
 """Longest pause between two polls of the queues."""
 BATCH_SIZE = 256
-"""Messages of one level that are delivered before the event loop runs other tasks."""
+"""Number of messages of one level that are delivered before the event loop runs other tasks."""
 
 _log = logging.getLogger(__name__)
 
@@ -69,7 +69,7 @@ class ScheduleService:
         )
 
     async def stop(self) -> None:
-        """Stop delivering, and save how far it went."""
+        """Stop delivering, and save the progress."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)

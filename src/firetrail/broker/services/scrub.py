@@ -7,11 +7,11 @@ from firetrail.pace.periodic import repeat
 from firetrail.store.broker_store import BrokerStore
 
 FIRST_S = 60.0
-"""Pause before the first pass: a start has enough to do."""
+"""Pause before the first pass, so that it does not slow down the start."""
 PASS_S = 3600.0
 """Pause between two passes."""
 OFF_S = 10.0
-"""Pause before the next look at the settings while the scrub is off."""
+"""Pause between two checks of the settings while the scrub is off."""
 
 _log = logging.getLogger(__name__)
 

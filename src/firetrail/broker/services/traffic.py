@@ -32,8 +32,8 @@ HOUR = SampledSpan(7, 7, 60)
 DAY = SampledSpan(14, 25, 360)
 SPANS = (MINUTE, HOUR, DAY)
 COUNTS_MAX = 100_000
-"""Pairs of a topic and a group that are counted separately, some 90 MiB. Further ones count only in
-the totals. A counter that has not changed for a day is dropped."""
+"""Maximum number of pairs of a topic and a group that are counted separately: about 90 MiB. Further
+ones count only in the totals. A counter that has not changed for a day is dropped."""
 _SAMPLES = sum(span.samples for span in SPANS)
 
 

@@ -46,7 +46,7 @@ ATTRIBUTES: Mapping[str, Attribute] = {
 
 
 def unsupported_value(attributes: Mapping[str, str]) -> str | None:
-    """Return ``name=value`` of an attribute because of which sends are refused, None if none is.
+    """Return ``name=value`` of an attribute that makes the broker refuse sends; None without one.
 
     Such a topic was created by a Java broker, with a log or queues of another kind.
     """
@@ -75,7 +75,7 @@ def parse(text: str | None) -> dict[str, str]:
 def altered(
     current: Mapping[str, str] | None, changes: Mapping[str, str], *, is_new: bool
 ) -> dict[str, str] | None:
-    """Return the attributes of a topic after the changes, None for none.
+    """Return the attributes of a topic after the changes; None if there are none.
 
     A change that is not allowed raises RequestError.
     """
@@ -101,10 +101,10 @@ def altered(
 def altered_of_group(
     current: Mapping[str, str] | None, changes: Mapping[str, str] | None
 ) -> dict[str, str] | None:
-    """Return the attributes of a consumer group after the changes, None for none.
+    """Return the attributes of a consumer group after the changes; None if there are none.
 
     Only ``priority.factor`` has an effect here, but every name and value is kept. A name without a
-    sign is taken like one with ``+``: tools send back what they have read.
+    sign counts as one with ``+``: tools send attributes back as they have read them.
     """
     found = dict(current or {})
     for signed, value in (changes or {}).items():

@@ -7,7 +7,7 @@ from firetrail.pace.token_bucket import TokenBucket
 from firetrail.remoting.wire.codes import ResponseCode
 
 BURST = 10_000
-"""Topics or groups that may be created at once."""
+"""Number of topics or groups that may be created in a burst."""
 
 
 class AutoCreation:
@@ -40,7 +40,7 @@ class AutoCreation:
         """Count a creation; raise RequestError if there are too many already, or too fast.
 
         Args:
-            what: What is to be created, such as ``topic T1``.
+            what: The subject to create, such as ``topic T1``.
             count: Their number.
         """
         if count >= self._most():

@@ -1,10 +1,10 @@
 """Positions beyond the end of their queue, and how they are set back.
 
 A log can become shorter: a repair truncates it, a crash loses the end of a log that was not synced,
-or a queue is removed by hand. Then positions remain that its queues no longer reach. A queue
+or a queue is removed by hand. Then some saved positions are beyond the end of their queues. A queue
 numbers new messages from its end, so a group with such a position would silently skip them until
 the queue is longer than the position. The start of a broker and a repair set such positions back,
-except in queues that a Java broker keeps in files that Firetrail does not read.
+except in queues that a Java broker keeps in a format that Firetrail does not read.
 """
 
 from __future__ import annotations

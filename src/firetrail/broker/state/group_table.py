@@ -30,7 +30,7 @@ SYSTEM_GROUPS = (
 )
 
 FORBIDDEN_MAX = 10_000
-"""Pairs of a group and a topic that it may not read."""
+"""Maximum number of pairs of a group and a topic that it may not read."""
 
 _NO_READING = 1 << 2
 """The bit that RocketMQ uses for a forbidden read permission."""
@@ -72,7 +72,7 @@ class GroupTable:
 
     @property
     def offsets_max(self) -> int:
-        """The most offsets that the groups may have, in all queues together."""
+        """Maximum number of offsets of all groups in all queues."""
         return self._live.current.offsets_max
 
     def get(self, name: str) -> SubscriptionGroupConfig | None:
@@ -147,7 +147,7 @@ class GroupTable:
         return True
 
     def remove(self, name: str) -> None:
-        """Delete the group, and what it was forbidden to read."""
+        """Delete the group and its forbidden topics."""
         is_known = self._groups.pop(name, None) is not None
         was_forbidden = self.forbidden.pop(name, None) is not None
         if is_known or was_forbidden:

@@ -3,8 +3,8 @@
 A Java broker keeps the offsets in ``consumerOffset.json``. With ``enableLmq=true`` it keeps those
 of all groups in ``lmqConsumerOffset.json`` instead, and neither reads nor writes the other file. A
 folder can therefore have both, one of which is stale. The newer one is read. A save writes the file
-that a Java broker with the same setting would read and, if it exists, the other one as well, so
-that no stale file remains.
+that a Java broker with the same setting would read and also the other one if it exists, so that
+neither is stale.
 """
 
 import logging

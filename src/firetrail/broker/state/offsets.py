@@ -18,7 +18,8 @@ from firetrail.remoting.wire.command import RemotingCommand
 from firetrail.store.broker_store import BrokerStore
 
 PULLED_MAX = 1_000_000
-"""Number of queues and groups whose pull offsets are kept in memory, some 200 MiB."""
+"""Maximum number of pairs of a queue and a group whose pull offsets are kept in memory: about 200
+MiB."""
 _SEPARATOR = "@"
 _NONE: Mapping[int, int] = MappingProxyType({})
 
@@ -193,7 +194,7 @@ class OffsetTable:
         return self.content()
 
     async def saved(self) -> None:
-        """Return when everything changed so far is in the file."""
+        """Return when all changes so far are in the file."""
         await self.saver.saved()
 
     async def stop(self) -> None:

@@ -14,7 +14,7 @@ from firetrail.remoting.wire.codes import ResponseCode
 
 RETRY_S = 1.0
 PAUSE_FACTOR = 10
-"""The pause after a write is this many times as long as the write."""
+"""The pause after a write, as a multiple of its duration."""
 PAUSE_MAX_S = 5.0
 
 _log = logging.getLogger(__name__)
@@ -86,7 +86,7 @@ class Saver:
             self._task = asyncio.get_running_loop().create_task(self._save())
 
     async def saved(self) -> None:
-        """Return when everything changed so far is in the file.
+        """Return when all changes so far are in the file.
 
         RequestError is raised if it cannot be written now; the save is retried nevertheless.
         """

@@ -31,12 +31,11 @@ class SlaveNotes(Body):
         is_slave: Whether the broker was last a slave.
         master_role: ``brokerRole`` of the last master that it followed, or that it was itself;
             empty if it is not known.
-        known_epoch: The largest number of an epoch that the broker has heard of as a slave. The
-            epochs that it has copied may end earlier.
+        known_epoch: The largest epoch number that the broker learned as a slave. The epochs that it
+            has copied may end earlier.
         has_controller: Whether the master that it last followed was in controller mode.
-        followed: Full name of the broker whose log this store is known to have; empty if it is not
-            known. None for a master, whose log is its own, and in a file of a version that did not
-            keep it.
+        followed: Full name of the broker whose log this store has; empty if it is not known. None
+            for a master, whose log is its own, and in files of versions that did not save it.
         owner: Full name of the broker that has become the master with this store; empty if the
             store was never a slave's, or if it is not known.
         diverged: Why the log is not that of the master; empty if it is not known to differ.
@@ -58,8 +57,8 @@ class SlaveNotes(Body):
     def is_copy_of(self, name: str) -> bool:
         """Return whether the log is known to be that of a broker.
 
-        A version that did not keep the broker's name has learnt the role of a master only after it
-        had compared the logs, and the name in the settings was that of the master.
+        A version that did not save the broker's name stored the role of a master only after it had
+        compared the logs, and the name in the settings was that of the master.
 
         Args:
             name: Full name of the broker.
@@ -141,7 +140,7 @@ class SlaveMark:
             self.save(replace(self.notes, diverged=divergence))
 
     def rewound(self, known_epoch: int = 0) -> None:
-        """Note that everything that the master lacks was removed from the log."""
+        """Note that all records that the master lacks were removed from the log."""
         known = max(self.notes.known_epoch, known_epoch)
         self.save(replace(self.notes, diverged="", known_epoch=known))
 

@@ -1,9 +1,9 @@
 """Records of pops that are waiting in the timer of a Java broker.
 
 Java stores a checkpoint or an acknowledgement in the topic ``rmq_sys_wheel_timer`` first. When it
-is due, the timer puts it into its real topic. Firetrail records pops there at once. It reads what a
-Java broker has appended to the timer topic, and records what is not delivered yet in its own way.
-Its own timer passes over these records.
+is due, the timer puts it into its real topic. Firetrail records pops there at once. It reads the
+records that a Java broker has appended to the timer topic, and stores those that are not delivered
+yet in its own way. Its own timer skips them.
 """
 
 from pathlib import Path

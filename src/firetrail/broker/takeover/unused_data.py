@@ -1,7 +1,7 @@
 """Data in the folder of a Java broker that Firetrail does not use.
 
-The broker starts nevertheless and logs a line about each kind. Data without which it would only
-seem to work is refused instead (:mod:`firetrail.broker.unsupported`).
+The broker starts nevertheless and logs a line about each kind. A folder with data that it would
+need is refused instead (:mod:`firetrail.broker.unsupported`).
 """
 
 from collections.abc import Iterable, Iterator

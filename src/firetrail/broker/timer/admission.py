@@ -29,7 +29,7 @@ from firetrail.text import human_duration
 
 
 class TimerAdmission:
-    """Decides whether a message waits for its delivery time."""
+    """Decides whether messages wait for their delivery time."""
 
     def __init__(
         self, timer: TimerService, live: Live[BrokerConfig], now_ms: Callable[[], int]

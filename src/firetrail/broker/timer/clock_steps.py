@@ -3,7 +3,7 @@
 from firetrail.system import Clock
 
 STEP_MS = 1_000
-"""Smaller steps are not reported: they delay a message by no more than a slot."""
+"""The smallest step that is reported; smaller ones delay a message by no more than a slot."""
 
 
 class ClockSteps:

@@ -32,10 +32,10 @@ from firetrail.store.broker_store import BrokerStore
 NEVER_ENQUEUED = 2**63 - 1
 """TIMER_ENQUEUE_MS of a message that was due when the timer got it."""
 CHECKED_COPIES_MAX = 32
-"""Messages with the same key that are compared with one that may have been delivered."""
+"""Maximum number of messages with the same key that are compared with one that may have been
+delivered."""
 CLOCK_MS = 3_600_000
-"""The most by which a copy may have been stored before its time: the clock may have been set
-back."""
+"""How long before its time a copy may have been stored: the clock may have been set back."""
 _COPIED = (TIMER_OUT_MS, TIMER_DEL_UNIQKEY)
 """The properties that a copy shares with its message, besides the unique key and the body. A recall
 stores two marks, which have the unique key of the message."""

@@ -13,7 +13,7 @@ from firetrail.format.properties import REAL_TOPIC, TIMER_DEL_UNIQKEY, UNIQ_KEY,
 from firetrail.format.record import Record
 
 KEY_SEPARATOR = "+"
-"""In a mark of RocketMQ up to 5.3, between the topic and the unique key of the message."""
+"""The separator of topic and unique key in a mark of RocketMQ up to 5.3."""
 
 
 class DueUnit(NamedTuple):

@@ -1,9 +1,9 @@
 """Wheel, log and progress of the timer together: adding records, saving, recovery.
 
 Each record of the timer topic gets exactly one unit, in the order of the queue. The files are saved
-in this order: commit log, timer log, wheel, ``timercheck``. So everything that ``timercheck`` says
-is on disk, and the wheel never refers to units that are not. Recovery undoes what came after it,
-and the timer continues with the records of the topic from there.
+in this order: commit log, timer log, wheel, ``timercheck``. So all progress in ``timercheck`` is on
+disk, and the wheel never refers to units that are not. Recovery undoes later changes, and the timer
+continues with the records of the topic from there.
 
 If a file is missing or damaged, or if a Java broker wrote them last, all of them are rebuilt: they
 are removed, and the timer reads its topic again, starting with the oldest record that may still

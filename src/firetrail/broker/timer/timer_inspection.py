@@ -44,9 +44,9 @@ from firetrail.store.inspect.view import StoreState, StoreView
 from firetrail.store.problems import Problem, ProblemKind
 
 READ_UNITS = 8192
-"""Units that are read at a time."""
+"""Number of units that are read at a time."""
 PROBLEMS_MAX = 1000
-"""Problems of the timer that are listed."""
+"""Maximum number of problems of the timer that are listed."""
 
 
 class TimerWaiting(NamedTuple):

@@ -42,9 +42,9 @@ from firetrail.text import counted
 POLL_S = 0.1
 """Longest pause between two steps."""
 BATCH_SIZE = 256
-"""Messages that are added or delivered before the event loop runs other tasks."""
+"""Number of messages that are added or delivered before the event loop runs other tasks."""
 GATHER_SIZE = 4096
-"""Units of a slot that are read before the event loop runs other tasks."""
+"""Number of units of a slot that are read before the event loop runs other tasks."""
 DISPATCH_S = 0.01
 """Pause while a slot is due and records that may belong to it are not dispatched yet."""
 
@@ -180,12 +180,12 @@ class TimerService:
         ]
 
     async def save(self) -> None:
-        """Save how far it is, so that slaves learn it."""
+        """Save the progress, so that slaves get it."""
         if self._tasks:
             await self._saver.save()
 
     async def stop(self) -> None:
-        """Stop delivering, and save how far it went."""
+        """Stop delivering, and save the progress."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -219,7 +219,7 @@ class TimerService:
 
     @property
     def check(self) -> TimerCheck:
-        """The progress that was last saved, for slaves; it says nothing while the timer is off."""
+        """The progress that was last saved, for slaves; empty while the timer is off."""
         if not self._files.is_open:
             now = self._now_ms()
             return TimerCheck(self._floor(now), timestamp=now)
@@ -294,7 +294,7 @@ class TimerService:
         return min(POLL_S, (current + self._precision_ms - now) / 1000)
 
     def _watch_clock(self) -> None:
-        """Say that messages come later, or at once, because the clock was set."""
+        """Log that messages are delivered later, or at once, because the clock was set."""
         step_ms = self._steps.since_last()
         if step_ms and self.waiting:
             _log.warning(
@@ -440,7 +440,8 @@ class TimerService:
     # -- following a master -------------------------------------------------------------------
 
     def follow(self, check: TimerCheck) -> None:
-        """Take over the progress of the master as soon as the log has all that it had delivered.
+        """Take over the progress of the master as soon as the log has all messages that the master
+        had delivered.
 
         Otherwise these messages could be lost with the master. The oldest progress that waits for
         the log is kept besides the newest one.

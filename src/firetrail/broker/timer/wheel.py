@@ -27,13 +27,13 @@ from firetrail.format.files.timer_seal import NEXT_SLOTS, WheelSeal, added, slot
 from firetrail.system import Files
 
 CHUNK = 8192
-"""Slots that are read at a time when the wheel is searched."""
+"""Number of slots that are read at a time in a search of the wheel."""
 REBUILT = "nothing has to be done: the timer is rebuilt"
 """The remedy for damaged files of the timer."""
 
 
 class WheelDamagedError(StoreDamagedError):
-    """A slot, or a unit, is not what was written; the timer catches the error and is rebuilt."""
+    """A slot or unit differs from what was written; the timer catches the error and is rebuilt."""
 
 
 class TimerWheel:
@@ -110,7 +110,7 @@ class TimerWheel:
         return WheelSeal(self._total, tuple(found))
 
     def verify(self, seal: WheelSeal) -> None:
-        """Compare the content with that of a seal, after what came later has been undone.
+        """Compare the content with that of a seal, after later changes were undone.
 
         The seal's own slots that are empty were delivered before a crash; they are due once more.
 

@@ -31,8 +31,8 @@ from firetrail.store.results import PutResult
 QUEUE = 0
 """The only queue of the broker's internal topics for half messages."""
 Identity = tuple[str, str, str]
-"""Real topic, producer group and unique key. Producers choose the last two, so without the topic
-the message of one could pass for a copy of another's."""
+"""Real topic, producer group and unique key. Producers choose the last two, so without the topic a
+message of one producer could count as a copy of another's."""
 
 
 @dataclass(slots=True)
@@ -54,7 +54,7 @@ class HalfMessage:
     checks: int = 0
     """The number of checks so far."""
     is_known: bool = True
-    """Whether its producer knows it by its current offset, or may do so."""
+    """Whether its producer may refer to it by its current offset."""
     earlier: list[int] = field(default_factory=list)
     """Offsets of earlier copies of it that its producer may refer to."""
     ending: asyncio.Task[PutResult] | None = None
@@ -93,7 +93,7 @@ def half_at(
 def producer_of(
     properties: Mapping[str, str], host: Host | None, caller: Caller | None
 ) -> ShareHolder:
-    """Return under which name an open transaction is counted: that of the sender.
+    """Return the name under which an open transaction is counted: that of the sender.
 
     Args:
         properties: The properties of the message.

@@ -60,15 +60,15 @@ from firetrail.store.retention.retention import HOUR_MS
 from firetrail.text import counted
 
 TRANSACTION_GROUP = "CID_RMQ_SYS_TRANS"
-"""The group whose offsets say up to where all half messages and end marks are settled."""
+"""The group whose offsets are those before which all half messages and end marks are settled."""
 ENDED = "d"
 """Tag of the end marks of half messages."""
 BATCH_SIZE = 64
-"""Half messages that are checked before the event loop runs other tasks."""
+"""Number of half messages that are checked before the event loop runs other tasks."""
 FAR_BACK = 100_000
-"""A half message that waits for its producer is stored again once it is followed by this many half
-messages plus as many as are open. This bounds what a start reads, however long a producer is
-away."""
+"""A half message that waits for its producer is stored again once it is followed by this number of
+half messages plus the number of open ones. This limits how much a start reads, however long a
+producer is away."""
 
 _log = logging.getLogger(__name__)
 
@@ -287,7 +287,7 @@ class Transactions:
             self._shares.take(half.holder)
 
     def _ended(self, offset: int) -> None:
-        """Apply an end mark: the half message has ended, or only this copy of it has."""
+        """Apply an end mark, to the half message or only to this copy of it."""
         half = self._open.pop(offset, None)
         if half is not None and half.offset == offset:
             self._forget(half)
@@ -486,7 +486,7 @@ class Transactions:
         )
 
     def _save_progress(self) -> None:
-        """Commit the offset of the oldest open half message: all before it have ended."""
+        """Commit the offset of the oldest open half message."""
         oldest = min((half.offset for half in self._halves()), default=self._next)
         self._offsets.commit(TRANSACTION_GROUP, HALF_TOPIC, QUEUE, oldest)
         if not self._open:

@@ -51,7 +51,7 @@ PORT_DEFAULT, NAMESRV_DEFAULT, ETCD_DEFAULT = 10911, 9876, 12379
 POLL_S = 0.2
 """Pause between two checks whether the servers run."""
 SAY_S = 30.0
-"""The time after which the command says what a start waits for, and the pause until it says it
+"""The time after which the command reports the reason of a wait, and the pause until it does so
 again."""
 ETCD_ANSWER_S = 1.0
 LOG_FILE = "name-server.log"

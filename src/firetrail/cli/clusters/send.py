@@ -37,7 +37,7 @@ EXAMPLES = """\
   firetrail send reminders 'call back' --delay 90m
   seq 1000 | firetrail send numbers"""
 _LINES_AHEAD = 1000
-"""Lines that are read ahead of sending at most; the reader then waits."""
+"""Maximum number of lines that are read ahead of sending; then the reader waits."""
 _UNITS = {"ms": "milliseconds", "s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 _DURATION = re.compile(rf"([0-9]{{1,9}})({'|'.join(_UNITS)})")
 

@@ -1,7 +1,7 @@
 """The states of the members of a group, as ``firetrail cluster status`` shows them.
 
-Each state says whether to act, and what to do. ``docs/guide/what-to-do.md`` explains all of them; a
-test compares the page with this table.
+Each state has an advice: whether to act, and how. ``docs/guide/what-to-do.md`` explains all of
+them; a test compares the page with this table.
 """
 
 import asyncio
@@ -184,7 +184,7 @@ def is_disk_full(group: GroupReport) -> bool:
     """Return whether a member takes no part in its group because its disk is full.
 
     Args:
-        group: The group as the member tells it.
+        group: The report of the member about the group.
     """
     return any(os.strerror(number) in group.error for number in NO_SPACE)
 
@@ -235,7 +235,7 @@ def _state_of_slave(status: ReplicaStatus, follower: FollowerReport) -> tuple[Me
 
 
 def _damage(status: ReplicaStatus) -> str:
-    """Say how much of a log is damaged; empty if nothing is."""
+    """Describe how much of a log is damaged; empty if it has no damage."""
     if not status.damaged_records:
         return ""
     return f"{counted(status.damaged_records, 'damaged place')} in its log, not repaired yet"
@@ -277,7 +277,7 @@ async def _ask(client: RemotingClient, number: int, address: str) -> MemberView:
 
 
 def _told_by(status: ReplicaStatus | None) -> Iterator[tuple[int, str]]:
-    """Yield the numbers and addresses of other members that a member tells."""
+    """Yield the numbers and addresses of the other members that a member knows."""
     if status is not None and status.group is not None:
         yield from status.group.addresses.items()
 

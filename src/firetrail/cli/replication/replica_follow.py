@@ -249,7 +249,7 @@ def _check_role(folder: Path, port: int | None = None) -> None:
 
 
 class _Watch:
-    """Prints how far a replica is until it has caught up, and later why it does not follow.
+    """Prints the progress of a replica until it has caught up, and later why it does not follow.
 
     A line is printed only if it differs from the one before.
     """

@@ -81,14 +81,15 @@ class _AskedMember:
         return MemberReport(memory, self.end)
 
     def lacks(self, other: _AskedMember) -> int:
-        """Return at most how many bytes of another member's log this one lacks; -1: not known."""
+        """Return an upper limit for the bytes of another member's log that this one lacks; -1 if
+        unknown."""
         point = common_point(self.epochs, self.end, other.epochs, other.end)
         if point is None:
             return 0 if other.end == other.status.min_offset else UNKNOWN
         return other.end - point
 
     def lacks_confirmed(self, other: _AskedMember) -> int:
-        """Return at most how many of these bytes the group has confirmed; -1: not known."""
+        """Return an upper limit for the confirmed ones of these bytes; -1 if unknown."""
         confirmed, missing = other.status.confirmed_offset, self.lacks(other)
         if missing == UNKNOWN or confirmed < 0:
             return missing and UNKNOWN
@@ -104,7 +105,8 @@ class _ChosenLog:
 
     @property
     def lost(self) -> list[tuple[_AskedMember, int]]:
-        """The members that have to remove something, with the bytes; -1 if they are not known."""
+        """The members that have to remove records, with the number of bytes; -1 if it is
+        unknown."""
         each = [(other, self.chosen.lacks(other)) for other in self.others]
         return [(other, size) for other, size in each if size]
 
@@ -223,7 +225,7 @@ def _has_same_past(chosen: _AskedMember, other: _AskedMember) -> bool:
 
 
 def _check(decision: _ChosenLog, without: Sequence[int]) -> None:
-    """Raise FiretrailError if the decision is not needed, or a member was not asked."""
+    """Raise FiretrailError if no decision is needed, or if a member was not asked."""
     every = [decision.chosen, *decision.others]
     if not any(member.group.doubt for member in every) and any(m.group.in_sync for m in every):
         raise FiretrailError("no member refuses the state of the group in etcd: nothing to recover")

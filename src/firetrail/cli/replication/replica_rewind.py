@@ -69,7 +69,7 @@ def run(args: argparse.Namespace) -> ExitCode:
 
 
 async def _rewind(args: argparse.Namespace) -> tuple[RewindResult, str]:
-    """Return a report, and the role of a master that the store no longer has."""
+    """Return a report, and the role of a master that the rewind has removed."""
     client = RemotingClient()
     try:
         master = Master(client, MasterAddress(args.of))

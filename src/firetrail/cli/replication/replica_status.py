@@ -150,7 +150,7 @@ async def _java_status(client: RemotingClient, address: str) -> ReplicaStatus:
 
 
 async def _ha_info(client: RemotingClient, address: str) -> HARuntimeInfo:
-    """Return the replicas of a master; none if it does not tell (RocketMQ 4.x)."""
+    """Return the replicas of a master; none if it does not report them (RocketMQ 4.x)."""
     try:
         command = RemotingCommand(RequestCode.GET_BROKER_HA_STATUS)
         answer = await client.ask(address, command)
@@ -162,7 +162,7 @@ async def _ha_info(client: RemotingClient, address: str) -> HARuntimeInfo:
 def _with_replicas(status: ReplicaStatus, ha: HARuntimeInfo) -> _BrokerStatus:
     """Return the status with the replicas, and with the end that the log had at that moment.
 
-    Otherwise a replica could seem to have more than the master.
+    Otherwise a replica could seem to be ahead of the master.
     """
     if not ha.ha_connection_info:
         return _BrokerStatus(status, [])

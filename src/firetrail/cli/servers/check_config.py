@@ -65,7 +65,7 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
 
 
 def run(args: argparse.Namespace) -> ExitCode:
-    """Check the file, and print what is wrong."""
+    """Check the file, and print the errors."""
     errors: list[str] = []
     remarks: list[str] = []
     try:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from firetrail.proxy.proxy import Proxy
 
 DEFAULT_PORT = 8081
-"""The port of RocketMQ's proxy, which clients of RocketMQ 5 are pointed at."""
+"""The port of RocketMQ's proxy, to which clients of RocketMQ 5 connect."""
 NOT_SERVED = "clients of RocketMQ 5, which use gRPC, cannot connect; all others can"
 REMEDY = (
     "stop the program that listens there, choose another port with --grpc-port, or open none with "
@@ -41,7 +41,7 @@ class GrpcPort:
 
 
 def add_arguments(parser: argparse.ArgumentParser, default: str) -> None:
-    """Add the options of the service; the text says what the default port is."""
+    """Add the options of the service; the help contains the default port."""
     ports = parser.add_mutually_exclusive_group()
     ports.add_argument(
         "--grpc-port",

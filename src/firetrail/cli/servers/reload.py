@@ -32,7 +32,7 @@ class FileReload:
         self._before = server_command.read_conf(conf)
 
     async def __call__(self) -> str:
-        """Read the files, and return what has changed.
+        """Read the files, and return a description of the changes.
 
         Raises:
             ConfigError: A setting is not allowed; none takes effect.

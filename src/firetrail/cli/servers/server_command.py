@@ -66,7 +66,7 @@ def run(serving: Coroutine[Any, Any, T]) -> T:
 
 
 def add_listening(parser: argparse.ArgumentParser, default_host: str, default_port: str) -> None:
-    """Add ``--host`` and ``--port`` of a broker; the texts say what the defaults are."""
+    """Add ``--host`` and ``--port`` of a broker; the help contains the defaults."""
     parser.add_argument(
         "--host", metavar="ADDRESS", help=f"address to listen on (default: {default_host})"
     )
@@ -119,8 +119,8 @@ def add_json(
 def announce(found: dict[str, str], as_json: bool, hints: Mapping[str, str] | None = None) -> None:
     """Print the address of each server, on a line with a hint, or all as one JSON object.
 
-    What exists when all servers run stays until they stop. It is left out of collections of
-    garbage, which would otherwise hold up requests for tens of milliseconds.
+    Objects that exist when all servers run live until they stop. The garbage collector ignores them
+    from then on, because it would otherwise delay requests by tens of milliseconds.
     """
     gc.freeze()
     if as_json:

@@ -136,5 +136,5 @@ class ServerProcess:
 
 
 def _how(code: int) -> str:
-    """Say how a process has ended."""
+    """Describe how a process has ended."""
     return f"exit code {code}" if code >= 0 else signal.Signals(-code).name

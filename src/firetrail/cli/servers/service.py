@@ -1,4 +1,4 @@
-"""A server process as its operator sees it: signals, and what the service manager is told.
+"""A server process as its operator sees it: signals, and messages to the service manager.
 
 SIGTERM and Ctrl-C stop the server. SIGHUP lets it read its files again: the log file is opened
 again, and certificates and settings are read. In a terminal, SIGHUP means that the terminal was
@@ -19,7 +19,7 @@ from firetrail.errors import FiretrailError
 _log = logging.getLogger(__name__)
 
 Reload = Callable[[], Awaitable[str]]
-"""Reads the files of a server again, and returns what has changed, for the log."""
+"""Reads the files of a server again, and returns a description of the changes for the log."""
 
 
 class Service:

@@ -35,20 +35,20 @@ class ServiceManager:
         self._has_failed = False
 
     def ready(self, status: str) -> None:
-        """Say that the server accepts clients."""
+        """Report that the server accepts clients."""
         self.tell("READY=1", f"STATUS={status}")
 
     def reloading(self) -> None:
-        """Say that the settings are being read again; :meth:`ready` ends that."""
+        """Report that the settings are being read again; :meth:`ready` ends that."""
         now = SYSTEM.clock.monotonic()
         self.tell("RELOADING=1", f"MONOTONIC_USEC={int(now * 1_000_000)}", "STATUS=reloading")
 
     def stopping(self) -> None:
-        """Say that the server stops."""
+        """Report that the server stops."""
         self.tell("STOPPING=1", "STATUS=stopping")
 
     def alive(self) -> None:
-        """Say that the event loop runs."""
+        """Report that the event loop runs."""
         self.tell("WATCHDOG=1")
 
     def tell(self, *lines: str) -> None:

@@ -11,12 +11,12 @@ from firetrail.tls.server_tls import ServerTls
 def add_arguments(
     parser: argparse.ArgumentParser, in_file: str = "", without: str = "none"
 ) -> None:
-    """Add ``--tls-cert`` and its neighbours.
+    """Add ``--tls-cert`` and the related options.
 
     Args:
         parser: The parser of the command.
         in_file: Where else the paths may be set, for the help. Default: nowhere.
-        without: What is used without a certificate, for the help. Default: none.
+        without: The behaviour without a certificate, for the help. Default: empty.
     """
     for name, what, key in (
         ("cert", "certificate of all ports", "tlsCertPath"),

@@ -45,7 +45,7 @@ EXAMPLES = """\
 
 ALL_ADDRESSES = {"0.0.0.0", "::"}
 LOCAL_HOSTS = (LOCALHOST, "127.0.0.1", "::1")
-"""Names of this machine that the certificate of --secure is for."""
+"""Names of this machine in the certificate of ``--secure``."""
 
 
 def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:

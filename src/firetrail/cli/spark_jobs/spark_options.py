@@ -73,7 +73,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def add_mode(parser: argparse.ArgumentParser) -> None:
-    """Add the option that says what to do at a damaged record."""
+    """Add the option for the treatment of damaged records."""
     parser.add_argument(
         "--mode",
         choices=("failfast", "permissive"),

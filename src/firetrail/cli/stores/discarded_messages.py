@@ -8,7 +8,7 @@ from firetrail.errors import FiretrailError
 from firetrail.store.log.lost_part import Loss, QueueLoss
 
 QUEUES_SHOWN = 20
-"""Queues that are listed one by one; ``--json`` lists all."""
+"""Maximum number of queues that are listed one by one; ``--json`` lists all."""
 
 
 def loss_lines(loss: Loss, verb: str) -> list[str]:
@@ -51,7 +51,7 @@ def confirm(args: argparse.Namespace, loss: Loss, advice: str = "") -> None:
     Args:
         args: The arguments of the command; ``yes`` answers the question.
         loss: The messages.
-        advice: What to consider. Default: how to keep the messages.
+        advice: The advice before the question. Default: how to keep the messages.
     """
     if loss.is_empty or args.yes or not (sys.stdin.isatty() and sys.stderr.isatty()):
         return

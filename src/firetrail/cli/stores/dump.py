@@ -122,7 +122,7 @@ class Dump:
         self._report_tail()
 
     def _is_expected(self, damage: Damage) -> bool:
-        """Whether damage is the hole with which the copy of dropped records begins."""
+        """Whether the damage is the hole at the beginning of a copy of dropped records."""
         is_first = damage.physical_offset == self._view.log.min_offset
         is_hole = damage.kind is ProblemKind.LOG_HOLE
         return self._is_copy and is_first and is_hole and damage.resume is not None

@@ -120,7 +120,7 @@ def checked(view: StoreView, delays: DelayLevels) -> CheckReport:
 
 
 def _dry_run(args: argparse.Namespace) -> ExitCode:
-    """Print what a repair would discard."""
+    """Print the messages that a repair would discard."""
     if args.repair is None:
         raise FiretrailError("--dry-run needs --repair")
     check_not_in_use(SYSTEM, args.store)
@@ -150,7 +150,7 @@ def _set_back(view: StoreView) -> list[str]:
 
 
 def show(report: CheckReport) -> list[str]:
-    """Return the lines of the report: problems, warnings, and what was checked."""
+    """Return the lines of the report: problems, warnings, and the figures of the check."""
     lines = [_line(problem, "red") for problem in report.problems]
     if report.problems_omitted:
         lines.append(colour(f"and {report.problems_omitted} more", "red"))

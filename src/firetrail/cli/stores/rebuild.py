@@ -46,7 +46,7 @@ def run(args: argparse.Namespace) -> ExitCode:
 
 
 def print_result(args: argparse.Namespace, place: Path, made: RebuildResult) -> None:
-    """Print what was rebuilt, and where."""
+    """Print the number of rebuilt files, and their folder."""
     if args.json:
         print(json.dumps({"into": str(place), **made.as_json()}))
     else:

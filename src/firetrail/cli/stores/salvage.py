@@ -37,7 +37,7 @@ EXAMPLES = """\
 
 _STORE_LOGGER = logging.getLogger("firetrail.store.recovery")
 MISPLACED_SHOWN = 20
-"""Records that are listed one by one; ``--json`` lists all."""
+"""Maximum number of records that are listed one by one; ``--json`` lists all."""
 
 
 def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:

@@ -29,7 +29,7 @@ from firetrail.text import did_you_mean
 def add_action(
     actions: Subparsers, name: str, summary: str, *, user: bool = True
 ) -> argparse.ArgumentParser:
-    """Add an action with the options that say where the users are."""
+    """Add an action with the options that select the place of the users."""
     action = running_cluster.add_action(actions, name, summary)
     if user:
         action.add_argument("user", metavar="USER", help="name of the user")
@@ -148,7 +148,7 @@ class UserDirectory(NamedTuple):
 
 
 def run(args: argparse.Namespace, work: Callable[[UserDirectory], Awaitable[None]]) -> None:
-    """Do some work with the users that the arguments select."""
+    """Call ``work`` with the users that the arguments select."""
     if args.store is not None:
         if args.action != "create" and not args.store.is_dir():
             first = f"'firetrail user create NAME --super --store {args.store}' makes it"

@@ -218,7 +218,7 @@ class TopicAdmin(ClusterClient):
         Args:
             topic: The name of the topic.
             queues: The number of queues on each master. Default: 8.
-            perm: What clients may do with the topic. Default: read and write.
+            perm: The permissions of clients. Default: read and write.
             order: RocketMQ's mark for ordered topics; storing is not affected. Default: False.
             cluster: The name of a cluster. Default: all clusters.
             attributes: RocketMQ's attributes of topics, for example ``+reserve.time=3600``. They

@@ -31,9 +31,8 @@ class UserAdmin(TopicAdmin):
 
     All methods have the arguments ``cluster``, the name of a cluster whose brokers are asked
     (default: all clusters), and ``address``, the address ``host:port`` of the only broker to ask
-    (default: all brokers). They raise RequestError if a broker refuses a request, which the user
-    who signs it has to be allowed to send: a super user. UnsupportedError says that a broker has no
-    access control.
+    (default: all brokers). They raise RequestError if a broker refuses a request, unless a super
+    user has signed it. UnsupportedError says that a broker has no access control.
     """
 
     async def users(
@@ -75,7 +74,8 @@ class UserAdmin(TopicAdmin):
         Args:
             name: The name of the user, which is the access key of its clients.
             password: Its password, which is their secret key.
-            user_type: Whether the user may do everything. Default: what policies allow.
+            user_type: Whether the user may do everything. Default: False, only what its policies
+                allow.
             cluster: The name of a cluster. Default: all clusters.
             address: The address of the only broker to ask. Default: all brokers.
 
@@ -174,7 +174,7 @@ class UserAdmin(TopicAdmin):
 
         Args:
             name: The name of the user.
-            resources: What the user gets access to: ``Topic:name``, ``Topic:prefix*``, ``Topic:*``,
+            resources: The resources of the entries: ``Topic:name``, ``Topic:prefix*``, ``Topic:*``,
                 the same with Group and Cluster, or ``*``.
             actions: Pub, Sub, Create, Update, Delete, Get, List or All.
             decision: Whether the actions are allowed or denied. Default: allowed.

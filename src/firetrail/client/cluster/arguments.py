@@ -47,7 +47,7 @@ def checked_subscription(
 ) -> SubscriptionData | None:
     """Return a subscription, or None; raise ConfigError if it belongs to another topic.
 
-    ``expected`` is what the error says about a value of another type.
+    ``expected`` describes the allowed values in the error for a value of another type.
     """
     if subscription is None:
         return None

@@ -60,8 +60,8 @@ class Backoff:
             call: Sends a request.
             within_s: The time limit; then the last failure is raised.
             refresh: Called before a repetition, for example to have the route requested again.
-            is_harmless: Whether the call may take effect twice. It is then repeated after all
-                retriable errors. Default: False.
+            is_harmless: Whether the call may take effect twice without harm. It is then repeated
+                after all retriable errors. Default: False.
         """
         clock = asyncio.get_running_loop().time
         deadline = clock() + within_s

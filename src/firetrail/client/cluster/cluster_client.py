@@ -31,7 +31,7 @@ _log = logging.getLogger(__name__)
 def finished_by_close(
     method: Callable[Concatenate[C, P], Coroutine[Any, Any, R]],
 ) -> Callable[Concatenate[C, P], Coroutine[Any, Any, R]]:
-    """Let ``close`` wait for calls of a method; calls that take too long then fail."""
+    """Let ``close`` wait for calls of a method; those that take too long fail."""
 
     @wraps(method)
     async def call(client: C, /, *args: P.args, **kwargs: P.kwargs) -> R:

@@ -45,7 +45,7 @@ class KnownRoutes:
         self._brokers.update(data.broker_name for data in route.broker_datas)
 
     def keep(self, topic: str, now: float) -> None:
-        """Use the last known route of a topic for a moment longer."""
+        """Use the last known route of a topic a little longer."""
         self._routes[topic] = (now - ROUTE_S + ROUTE_RETRY_S, self._routes[topic][1])
 
     def forget(self, topic: str) -> None:

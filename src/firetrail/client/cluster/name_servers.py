@@ -38,7 +38,7 @@ class NameServers:
     """
 
     def __init__(self, addresses: list[str], ask: RequestSender) -> None:
-        """Prepare.
+        """Initialize.
 
         Args:
             addresses: The addresses; at least one.

@@ -47,7 +47,8 @@ class Popped(Received):
 
 
 class PopClient:
-    """Pops for a group. ``from_first`` returns whether a new group starts a topic at the first."""
+    """Pops for a group. ``from_first`` returns whether a new group starts at the first message of a
+    topic."""
 
     def __init__(self, session: Session, group: str, from_first: Callable[[str], bool]) -> None:
         self._session = session

@@ -30,7 +30,7 @@ from firetrail.remoting.wire.codes import ResponseCode
 BROKER_POLL_S = 0.5
 """Pause before brokers are asked again that all failed for the moment."""
 COUNT_MAX = 32
-"""The most messages that brokers return for one pop."""
+"""Maximum number of messages that a broker returns for one pop."""
 
 
 class _PopSource(NamedTuple):

@@ -43,13 +43,13 @@ from firetrail.system import SYSTEM
 DEFAULT_QUEUES = 4
 """The number of queues of a topic that a send creates, as in the Java client."""
 COMPRESS_OVER = 4096
-"""Bodies of more bytes are compressed, as in the Java client, if that makes them smaller."""
+"""The size above which bodies are compressed, as in the Java client, if that makes them smaller."""
 SEND_S = 10.0
 """Default time limit for the answer to a request that stores messages. It is longer than a broker
 with default settings waits for its disk (``syncFlushTimeout``, 5 s) and then for its replicas
 (``slaveTimeout``, 3 s). A client that gave up earlier would send a stored message again."""
 BROKER_SPECIFIC_CODES = frozenset({ResponseCode.NO_PERMISSION, ResponseCode.TOPIC_NOT_EXIST})
-"""Errors of a single broker: another broker may accept the message."""
+"""Response codes that concern a single broker: another one may accept the message."""
 
 
 class SendStatus(StrEnum):

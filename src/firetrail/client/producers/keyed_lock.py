@@ -1,4 +1,4 @@
-"""Locks per key, for calls that have to run in the order in which they were made."""
+"""Locks per key, for calls that have to run in the order of their arrival."""
 
 import asyncio
 from collections.abc import AsyncIterator, Hashable

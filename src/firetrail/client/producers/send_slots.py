@@ -7,8 +7,8 @@ from contextlib import AbstractAsyncContextManager
 from weakref import WeakValueDictionary
 
 IN_FLIGHT_MAX = 256
-"""Sends that wait for one broker at the same time. More would only wait in the connection, while
-the time limits of all of them run."""
+"""Maximum number of concurrent sends that wait for one broker. Further ones would only wait in the
+connection while their time limits run."""
 
 
 class SendSlots:

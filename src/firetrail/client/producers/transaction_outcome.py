@@ -31,11 +31,11 @@ TransactionCheck = Callable[[Received], Outcome | Awaitable[Outcome]]
 
 
 async def decided(function: str, returned: Outcome | Awaitable[Outcome]) -> Outcome:
-    """Return the outcome that a user's function returned; raise ConfigError if it is not one.
+    """Return the outcome that a user's function returned; raise ConfigError for any other value.
 
     Args:
         function: The name of the function, for the error message.
-        returned: What the function returned, or an awaitable of it.
+        returned: The returned value, or an awaitable of it.
     """
     outcome = await returned if inspect.isawaitable(returned) else returned
     if not isinstance(outcome, Outcome):

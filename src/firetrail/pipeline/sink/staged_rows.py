@@ -33,8 +33,8 @@ MORE_LEVELS = (
     "if the broker has more, name its file with messageDelayLevel in the option brokerConf"
 )
 _CREATE_TRIES = 100
-"""The most times that a folder may vanish while a file is created in it. Each time, another write
-has ended at that very moment."""
+"""How many times a folder may vanish while a file is created in it, at most. Each time, another
+write has ended at that very moment."""
 _REMEDY = "free some space, or name a folder on another disk with the option stagingPath"
 CHUNKS = pa.schema(
     [

@@ -7,7 +7,7 @@ from firetrail.format.compression import inflated
 from firetrail.format.layout import COMPRESSED
 
 BATCH_INFLATED_MAX = (1 << 31) - 1
-"""The most bytes that an Arrow array of bodies can have."""
+"""Maximum size of an Arrow array of bodies in bytes."""
 
 
 def inflate(bodies: pa.Array, flags: memoryview, places: memoryview, *, lenient: bool) -> pa.Array:

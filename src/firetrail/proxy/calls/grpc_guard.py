@@ -30,8 +30,8 @@ from firetrail.proxy.transport.call import Call, ProtobufMessage
 from firetrail.remoting.servers.addresses import source_of
 
 AGE_MAX = timedelta(hours=15)
-"""The most by which the time of a header may differ from ours. RocketMQ's Python client sends its
-local time as if it were UTC, so no time zone must make a header invalid."""
+"""Maximum difference between the time of a header and the clock of the server. RocketMQ's Python
+client sends its local time as if it were UTC, so no time zone must make a header invalid."""
 MESSAGES = "apache.rocketmq.v2."
 """The prefix of the names of messages in white lists."""
 

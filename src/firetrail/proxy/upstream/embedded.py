@@ -197,7 +197,7 @@ class EmbeddedBroker:
             raise RequestError(answer.code, answer.remark or "")
 
     def release(self) -> None:
-        """Answer all requests that wait for messages, as if their time were over."""
+        """Answer all requests that wait for messages as if their time limit had passed."""
         self._broker.release_polls()
 
     def left(self, client: ProxyClient) -> None:

@@ -61,7 +61,7 @@ class ProxyClient:
         is_closed: Whether the client has left; a later call makes it a new one.
         caller: Who made its latest call, if that is checked. Each call has a caller of its own: all
             are of one user, but from different addresses, and some may be on a white list.
-        holder: Under which name it is counted.
+        holder: The name under which it is counted.
     """
 
     client_id: str

@@ -370,7 +370,7 @@ class SubscriptionGroupConfig(Body):
 
     @property
     def max_attempts(self) -> int:
-        """The most deliveries of a message: the first one, and all retries."""
+        """Maximum number of deliveries of a message: the first one and all retries."""
         return max(self.retry_max_times, 0) + 1
 
     @property

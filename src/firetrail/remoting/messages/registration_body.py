@@ -26,9 +26,9 @@ from firetrail.remoting.messages.bodies import (
 from firetrail.remoting.messages.typed_body import loads
 
 REGISTERED_MAX = 200_000
-"""The most topics of a compressed body."""
+"""Maximum number of topics in a compressed body."""
 INFLATED_MAX = 32 << 20
-"""The most bytes of a decompressed body, enough for that many topics."""
+"""Maximum size of a decompressed body, enough for this number of topics."""
 
 
 def checksum(raw: bytes) -> int:

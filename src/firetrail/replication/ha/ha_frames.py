@@ -27,13 +27,13 @@ HEADER = Struct(">qi")
 INTRODUCTION = b"\x80FTM"
 AUTHENTICATION = b"\x80FTA"
 AUTHENTICATION_MAX = 4096
-"""The most bytes of the signed fields."""
+"""Maximum size of the signed fields in bytes."""
 MEMBER_MAX = (1 << 31) - 1
 NO_IDENTITY = 0
 """In the place of its identity, for a replica that has not told one."""
 OFFSET_MIN = ~OFFSET_MAX
 BODY_MAX = (4 << 20) - HEADER.size
-"""The most bytes of a transfer. A Java slave has a buffer of 4 MiB for a whole frame."""
+"""Maximum size of a transfer in bytes. A Java slave has a buffer of 4 MiB for a whole frame."""
 FROM_THE_START = 1
 """The first report of a replica that wants a master's whole log from offset 0.
 

@@ -11,8 +11,8 @@ from firetrail.replication.ha.ha_port import HAPort
 from firetrail.replication.ha.ha_source import HASource
 
 CONNECTIONS_MAX = 32
-"""The most connections. If there are more, one that has never reported makes room, or the new one
-is closed."""
+"""Maximum number of connections. If there are more, one that has never reported makes room, or the
+new one is closed."""
 FINISH_S = 2.0
 """The time that a stop waits for replicas that lack messages or their confirmation."""
 FINISH_POLL_MS = 2

@@ -21,7 +21,7 @@ from firetrail.format.values.integers import number_in
 from firetrail.system import System
 
 EPOCHS_MAX = 65_536
-"""The most epochs of a list. A longer list forgets its oldest ones."""
+"""Maximum number of epochs in a list. A longer list drops its oldest ones."""
 NUMBER_MAX = (1 << 31) - 1
 OFFSET_MAX = (1 << 63) - 1
 UNCHECKED = 0

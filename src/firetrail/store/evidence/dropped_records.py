@@ -31,7 +31,7 @@ from firetrail.system import System
 from firetrail.text import counted, human_time
 
 QUEUES_NAMED = 5
-"""The most queues that the warning names; the others are counted."""
+"""Maximum number of queues that the warning names; the others are counted."""
 
 
 class DroppedRecords(NamedTuple):

@@ -48,7 +48,7 @@ class DamageLedger:
     """
 
     def __init__(self, config: Live[StoreConfig], system: System) -> None:
-        """Prepare.
+        """Initialize.
 
         Args:
             config: The settings in force.

@@ -10,9 +10,9 @@ The member that takes over carries the change out:
 4. The member becomes the master because it holds the lease, and the former master its slave. Then
    the former master passes the requests that have waited on.
 
-The lease decides at every moment who is the master, so nothing has to be noted on disk. If a step
-before the third fails, the master continues; it does so by itself after ``FROZEN_S``. If the lease
-was given away and the member does not take it, the group elects a master as after a failure.
+The lease decides at every moment who is the master, so no state has to be saved on disk. If a step
+before the third fails, the master continues; it also does so on its own after ``FROZEN_S``. If the
+lease was given away and the member does not take it, the group elects a master as after a failure.
 """
 
 import asyncio
@@ -55,7 +55,7 @@ class GroupHandOver:
     """
 
     def __init__(self, broker: FrozenBroker, keeper: LeaseKeeper) -> None:
-        """Prepare.
+        """Initialize.
 
         Args:
             broker: The broker.

@@ -52,7 +52,7 @@ class HandOver:
     def __init__(
         self, broker: ReplicatedBroker, master: str, successor: str, enter: Callable[[str], None]
     ) -> None:
-        """Prepare.
+        """Initialize.
 
         Args:
             broker: The broker of the replica.
@@ -128,7 +128,7 @@ class HandOver:
             await asyncio.sleep(POLL_S)
 
     async def _loss(self) -> str:
-        """Wait until the master is lost; return why it is thought to be."""
+        """Wait until the master counts as lost; return the reason."""
         reachability, heard_at, known_end = Reachability(_now), _now(), -1
         while True:
             status = await try_ask_status(

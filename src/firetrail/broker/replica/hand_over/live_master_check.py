@@ -1,7 +1,7 @@
 """The check whether the master of a replica that is promoted by force is really lost.
 
-A Firetrail broker reports its status. A Java broker does not know that request; it returns its
-settings instead, and its role is one of them.
+A Firetrail broker reports its status. A Java broker does not know that request, so it is asked for
+its settings, which contain its role.
 """
 
 from typing import NamedTuple

@@ -34,7 +34,7 @@ class Succession:
     def __init__(
         self, broker: ReplicatedBroker, keeper: LeaseKeeper, take_over: Callable[[], None]
     ) -> None:
-        """Prepare.
+        """Initialize.
 
         Args:
             broker: The broker.

@@ -2,7 +2,7 @@
 
 A replica notes durably that it takes over before it asks the master to step down. If it stops or
 crashes before it is the master, there may be no master. When it runs again, it asks the former
-master, and then one of these is done:
+master, and then does one of the following:
 
 - The master has not stepped down, or is the master again: nothing is left to do.
 - It has stepped down for this replica, which has the whole log: the hand-over is finished.
@@ -37,7 +37,7 @@ _log = logging.getLogger(__name__)
 
 
 def unfinished_remark(saved: SavedRole, own: str, reason: str = "") -> str:
-    """Return a remark about an unfinished hand-over, with the remedy; empty if there is none.
+    """Return a remark about an unfinished hand-over, with its remedy; empty without one.
 
     Args:
         saved: The saved role of one of the two brokers.
@@ -71,7 +71,7 @@ class UnfinishedHandOver:
         become_master: Callable[[BrokerRole, int], Awaitable[None]],
         enter: Callable[[str], None],
     ) -> None:
-        """Prepare.
+        """Initialize.
 
         Args:
             broker: The broker.

@@ -36,7 +36,7 @@ class Commits:
         self._only_raises = False
 
     def begin_round(self, *, is_last: bool = False) -> None:
-        """Note that all queues are about to be committed, for the last time if it is closed."""
+        """Note that all queues are about to be committed, for the last time before a close."""
         now = asyncio.get_running_loop().time()
         self._only_raises = is_last or now - self._last > LATE_S
         self._last = now

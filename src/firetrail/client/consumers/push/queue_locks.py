@@ -18,14 +18,14 @@ from firetrail.remoting.wire.codes import RequestCode
 from firetrail.remoting.wire.command import RemotingCommand
 
 LOCK_LIFETIME_S = 30.0
-"""A lock is valid for this long after it was granted or renewed."""
+"""The time for which a lock is valid after it was granted or renewed."""
 HANDOVER_S = 3.0
-"""Without ``in_order``: how long a client waits for the previous owner of a queue. A live owner
+"""The time that a client waits for the previous owner of a queue without ``in_order``. A live owner
 gives the queue up within about a second; the locks of a dead one expire after a minute."""
 HANDOVER_POLL_S = 0.1
 """Interval at which a waiting client requests such a queue again."""
 LOCK_RENEWAL_S = 20.0
-"""A lock is renewed once it is this old."""
+"""The age at which a lock is renewed."""
 
 _log = logging.getLogger(__name__)
 

@@ -14,7 +14,8 @@ from collections.abc import Callable, Sequence
 from firetrail.remoting.messages.bodies import MessageQueue
 
 Strategy = Callable[[str, Sequence[str], Sequence[MessageQueue]], list[MessageQueue]]
-"""Gets this client's id, all client ids and all queues; returns the queues of this client."""
+"""A function that takes this client's id, all client ids and all queues, and returns the queues of
+this client."""
 
 VIRTUAL_NODES = 10
 """Points per client on the ring of :func:`by_consistent_hash`, as in the Java client."""

@@ -11,7 +11,7 @@ from firetrail.remoting.messages.bodies import ConsumeFromWhere, MessageQueue
 from firetrail.system import SYSTEM
 
 DEFAULT_AGE_MS = 30 * 60 * 1000
-"""With TIMESTAMP and no time, a group starts at messages of this age, as in Java."""
+"""The age of the messages at which a group starts with TIMESTAMP and no time, as in Java."""
 
 _log = logging.getLogger(__name__)
 

@@ -19,7 +19,7 @@ from firetrail.remoting.messages.typed_body import Body, ServerBody, named
 CHECKPOINT, ACK, ACKS = "ck", "ack", "bAck"
 """The tags of the messages that store a checkpoint, an acknowledgement, and several of them."""
 COUNT_MAX = 256
-"""The most messages of a pop, also if a checkpoint contains a higher number."""
+"""Maximum number of messages of a pop, even if a checkpoint contains a higher number."""
 
 
 def _or(wire: str, default: Any) -> Any:
