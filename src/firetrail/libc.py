@@ -38,7 +38,7 @@ def lock_memory(mapping: mmap.mmap) -> None:
 
 
 def end_with_parent() -> None:
-    """Let this process get SIGTERM when its parent ends, however that happens.
+    """Let this process get SIGTERM when its parent ends for any reason.
 
     It runs between fork and exec, so it calls nothing but the C library.
     """

@@ -6,11 +6,11 @@ from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 
 NAMED_MAX = 5
-"""Names that a line lists at most; the others are counted."""
+"""Maximum number of names in a line; the others are counted."""
 TYPO_MAX, TYPO_LONG = 2, 8
 """Maximum number of wrong letters in a misspelt name, and minimum length of a name for it."""
 SIMILAR_MIN = 0.75
-"""Similarity from which a name is suggested for a misspelt one: 0 for none, 1 for equality."""
+"""The similarity from which on a name is suggested for a misspelt one, from 0 to 1 for equality."""
 _VOWELS = "aeiou"
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
@@ -72,7 +72,7 @@ def typo_of(name: str, names: Iterable[str]) -> str:
     """Return the name of which ``name`` is a misspelling; empty if there is none.
 
     At most two letters are wrong, missing, added or swapped, and at most one in a short name.
-    A name that is only similar may be meant as it is; one that is this near hardly is.
+    A name that is only similar may be intended; one that is this close is most likely a mistake.
     """
     most = TYPO_MAX if len(name) >= TYPO_LONG else 1
     near = [(edit_distance(name.lower(), other.lower(), most), other) for other in names]

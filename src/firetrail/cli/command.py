@@ -34,7 +34,8 @@ class ExitCode(IntEnum):
     NOT_FOLLOWING = 3
     """``replica status``: the slave does not follow its master at the moment, and tries again."""
     STUCK = 4
-    """``replica status``: the master does not have, or does not send, what the slave needs."""
+    """``replica status``: the master does not have, or does not send, the records that the slave
+    needs."""
     DIVERGED = 5
     """``replica status``: the logs of master and slave are not the same."""
     REFUSES = 6

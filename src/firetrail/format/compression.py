@@ -25,7 +25,8 @@ INFLATED_MAX = 64 << 20
 """Maximum size of a decompressed body in bytes. RocketMQ's brokers accept bodies of up to 4 MiB
 unless they are configured otherwise."""
 PIECE = 1 << 10
-"""Input per step for zstandard, which has no output limit: a step yields at most 32 MiB."""
+"""Size of the input of a step of zstandard, which has no output limit: a step yields at most 32
+MiB."""
 ZLIB = "zlib"
 LZ4 = "LZ4"
 ZSTD = "zstd"
@@ -64,7 +65,7 @@ def inflated(raw: bytes, sys_flag: int, limit: int | None = None) -> bytes:
 
 
 Inflater = Callable[[bytes, int], bytes]
-"""Decompresses bytes to at most a number of bytes, or raises FormatError."""
+"""A function that decompresses bytes up to a maximum size, or raises FormatError."""
 
 
 def _inflater(name: str) -> Inflater:

@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 
 LIGHT_PREFIX = "%LMQ%"
 LIGHT_QUEUE_ID = 0
-"""The queue id of every light queue: each has a name of its own."""
+"""The queue id of all light queues, which are distinguished by their names."""
 LIGHT_QUEUES_MAX = 20_000
-"""Puts create no more light queues than this (RocketMQ's ``maxLmqConsumeQueueNum``)."""
+"""Maximum number of light queues that puts create (RocketMQ's ``maxLmqConsumeQueueNum``)."""
 SEPARATOR = ","
 _MARK = re.compile(re.escape(INNER_MULTI_QUEUE_OFFSET.encode() + b"\x01"))
 

@@ -32,7 +32,7 @@ class MessageType(StrEnum):
     """The type of a message, or the messages that a topic is for."""
 
     UNSPECIFIED = "UNSPECIFIED"
-    """Only topics have this type. It fits no message."""
+    """A type of topics only, which fits no message."""
     NORMAL = "NORMAL"
     FIFO = "FIFO"
     """Messages with a message group, which are delivered in order."""
@@ -40,7 +40,7 @@ class MessageType(StrEnum):
     """Messages with a delivery time or a delay level."""
     TRANSACTION = "TRANSACTION"
     MIXED = "MIXED"
-    """Only topics have this type. It fits every message."""
+    """A type of topics only, which fits every message."""
     PRIORITY = "PRIORITY"
     """Messages with a priority; those with a higher one are popped first."""
     LITE = "LITE"
@@ -67,7 +67,7 @@ def begins_transaction(properties: Mapping[str, str], reconsume_times: int) -> b
     """Return whether a message that a client sends is stored as a half message.
 
     A message that was consumed before is not: consumers before RocketMQ 4.6.1 send it back with all
-    of its properties, and nobody would end the transaction, which was committed long ago.
+        of its properties, although its transaction was committed long ago.
     """
     return not reconsume_times and TRAN_MSG in properties and is_transactional(properties)
 
@@ -88,12 +88,13 @@ def is_delayed(properties: Mapping[str, str]) -> bool:
 
 
 def may_be_delayed(raw: bytes) -> bool:
-    """Return False if no property in these bytes asks for a delay, so they need no decoding."""
+    """Return False if no property in these bytes requests a delay, so that they need no
+    decoding."""
     return any(mark in raw for mark in _DELAY_MARKS)
 
 
 def waits_for_disk(properties: Mapping[str, str]) -> bool:
-    """Return whether the producer of a message waits until it is on disk: unless WAIT says no."""
+    """Return whether the producer of a message waits until it is on disk: unless WAIT is false."""
     return _is_true(properties.get(WAIT, "true"))
 
 
@@ -118,7 +119,7 @@ def type_of_message(properties: Mapping[str, str]) -> MessageType:
 
 
 def type_of_topic(attributes: Mapping[str, str] | None) -> MessageType:
-    """Return the type of a topic with these attributes: NORMAL if none says anything else.
+    """Return the type of a topic with these attributes; NORMAL is the default.
 
     A type that this version does not know is UNSPECIFIED, as in Java.
     """

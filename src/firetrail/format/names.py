@@ -81,18 +81,19 @@ SYSTEM_GROUP_PREFIX = "CID_RMQ_SYS_"
 """Prefix of the groups with which brokers read their own topics."""
 RETRY_PREFIX = "%RETRY%"
 RETRY_SEPARATOR_V2 = "+"
-"""Between group and topic in the second form of a retry topic; no other topic contains it."""
+"""The separator of group and topic in the second form of a retry topic; no other topic contains
+it."""
 DLQ_PREFIX = "%DLQ%"
 MAX_RETRY_TOPIC = 255
 """Retry and dead-letter topics hold a group and a topic name; they need v2 records."""
 TOPIC_PATTERN = r"[%|a-zA-Z0-9_-]+"
 
 GROUP_MAX = 120
-"""Bytes in the name of a group: with a prefix it is the name of a topic."""
+"""Maximum length of the name of a group, which with a prefix is the name of a topic."""
 GROUP_RULE = f"1 to {GROUP_MAX} letters, digits and % | _ - are allowed"
 
 USER_NAME = re.compile(r"[A-Za-z0-9._@-]{1,64}")
-"""Names of users. Other characters would break lists, keys or lines of a log."""
+"""The pattern of user names. Other characters would break lists, keys or lines of a log."""
 
 _TOPIC = re.compile(TOPIC_PATTERN)
 _DIGITS = re.compile(r"[0-9]+")

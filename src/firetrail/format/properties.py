@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 NAME_END = "\x01"
 VALUE_END = "\x02"
 KEY_SEPARATOR = " "
-"""Between the keys in the value of KEYS."""
+"""The separator of the keys in the value of KEYS."""
 
 # Set by clients
 KEYS = "KEYS"
@@ -60,7 +60,7 @@ TIMER_DELAY_SEC = "TIMER_DELAY_SEC"
 TIMER_DELAY_MS = "TIMER_DELAY_MS"
 TIMER_DELIVER_MS = "TIMER_DELIVER_MS"
 TIMER_TIMES = (TIMER_DELAY_SEC, TIMER_DELAY_MS, TIMER_DELIVER_MS)
-"""Each says when a message is to be delivered."""
+"""The properties with the delivery time of a message."""
 TIMER_OUT_MS = "TIMER_OUT_MS"
 TIMER_ENQUEUE_MS = "TIMER_ENQUEUE_MS"
 TIMER_DEQUEUE_MS = "TIMER_DEQUEUE_MS"

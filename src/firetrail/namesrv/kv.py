@@ -16,7 +16,7 @@ from firetrail.system import System
 ORDER_TOPICS = "ORDER_TOPIC_CONFIG"
 """The namespace with the order of brokers of topics that are ordered across brokers."""
 VALUE_MAX = 16 << 10
-"""Characters of a value with its key and namespace."""
+"""Maximum length of a value with its key and namespace."""
 VALUES_MAX = 10_000
 """Maximum number of values in all namespaces. Every change writes all of them to the file."""
 

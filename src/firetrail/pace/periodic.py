@@ -1,7 +1,7 @@
 """Steps that are repeated until they are cancelled, and survive their failures.
 
-Every loop of a server that does something regularly is one of these: a loop that ends at its first
-exception ends unseen, and what it kept small grows from then on.
+Every loop of a server that works at intervals is one of these. A loop that ended silently at its
+first exception would let the state grow that it keeps small.
 """
 
 import asyncio

@@ -3,8 +3,8 @@
 Touching a page for the first time costs more than everything else in an append, and creating a file
 requires a sync of its folder. One thread does both before the appender gets there: it allocates and
 faults in the next step of the active segment, and creates the next segment when the active one is
-half full. The appender itself allocates what is not ready in time. A failure in the background
-is therefore not reported: the appender meets the same error when it needs the space.
+half full. The appender itself allocates space that is not ready in time. A failure in the
+background is therefore not reported: the appender meets the same error when it needs the space.
 """
 
 from firetrail.errors import StoreError
@@ -49,7 +49,7 @@ class Allocator:
         self.wake()
 
     def wake(self) -> None:
-        """Make the thread check how far the writes have advanced."""
+        """Make the thread check the position of the writes."""
         self.wake_at = _NEVER  # the thread sets it when it is done
         self._wake.set()
 

@@ -37,8 +37,8 @@ class WriteBuffer:
 class WriteBufferPool:
     """A fixed number of buffers, and the list of those that wait for their commit, oldest first.
 
-    The position of its segment says how far a buffer is committed, and each change is a single
-    assignment, so an interrupt between two of them leaves nothing half done.
+    The position of its segment determines how far a buffer is committed, and each change is a
+    single assignment, so an interrupt leaves no change half done.
     """
 
     def __init__(self, system: System, count: int, size: int = BUFFER_SIZE) -> None:

@@ -69,7 +69,7 @@ class NewFiles:
         """Make all files and folders durable, and return True.
 
         The length of each file is synced before its name: otherwise a crash could leave an empty
-        file with a name. Returns False if ``is_over`` says that the time is up; the rest is then
+        file with a name. Returns False if ``is_over`` returns True before that; the rest is then
         left to the next call. Raises OSError. A failed sync must not be retried, except if the
         process ran out of file descriptors.
         """

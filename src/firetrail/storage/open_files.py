@@ -18,7 +18,7 @@ class OpenFile(Protocol):
     """A segment whose file is open."""
 
     def flush(self) -> None:
-        """Sync what was committed; raise OSError, also at the next call, if that fails."""
+        """Sync committed bytes; raise OSError, also at the next call, if that fails."""
 
     def close_if_idle(self) -> bool:
         """Close the file unless it is in use; return whether it is closed."""
@@ -39,7 +39,7 @@ class OpenSegments:
     def opening_all(
         self, run_all: Callable[[Sequence[Callable[[], None]]], object]
     ) -> Iterator[None]:
-        """Expect that all files are used in the block, one after the other, as in a recovery.
+        """Expect that the block uses all files, one after the other, as in a recovery.
 
         A file is synced before it is closed. One by one, that takes minutes for tens of thousands
         of files, so those that will be closed next are synced together.

@@ -298,7 +298,7 @@ class Segment:
         self.allocated = target
 
     def _with_path(self, error: OSError, at: int, size: int) -> Exception:
-        """Return a DiskFullError if that is what ``error`` means, else an error with the path."""
+        """Return a DiskFullError if ``error`` means that, else an error with the path."""
         if error.errno not in NO_SPACE:
             return OSError(error.errno, error.strerror, str(self.path))
         return DiskFullError(

@@ -106,7 +106,7 @@ class SegmentQueue:
         )
 
     def _settle_twins(self, spread: Spread) -> None:
-        """Remove unused files whose name a file with data has; refuse two files with data."""
+        """Remove unused files with the name of a file with data; refuse two files with data."""
         for base, kept, other in spread.list()[1]:
             if not spread.is_unused(other):
                 raise StoreDamagedError(

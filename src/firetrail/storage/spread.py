@@ -15,7 +15,7 @@ from firetrail.format.names import parse_segment_name, segment_name
 from firetrail.system import NO_SPACE, Files
 
 UNUSABLE = (*NO_SPACE, errno.EROFS, errno.EACCES, errno.EIO, errno.ENOENT)
-"""Errors for which a new file is created in another folder instead."""
+"""Errors after which a new file is created in another folder."""
 _STEP = 1 << 20
 
 

@@ -98,11 +98,11 @@ class BrokerStore:
         self.close()
 
     def withhold_unconfirmed(self) -> None:
-        """Show messages that replicas have yet to confirm only when they have."""
+        """Hide messages that replicas have yet to confirm until they have."""
         self._engine.withhold_tail()
 
     def dispatch_in(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Let puts of this thread be dispatched, and wait for replicas, in its event loop.
+        """Dispatch the puts of this thread, and wait for their replicas, in its event loop.
 
         Args:
             loop: The running loop of this thread.
@@ -111,7 +111,7 @@ class BrokerStore:
         self._engine.durability.wait_in(loop)
 
     def log_copy(self) -> LogCopy:
-        """Return the log for appending what a master sends; the store's role must be SLAVE."""
+        """Return the log for appending records of a master; the store's role must be SLAVE."""
         return LogCopy(self._engine)
 
     @property
@@ -125,7 +125,8 @@ class BrokerStore:
 
     @property
     def has_failed(self) -> bool:
-        """Whether a write has failed, so that nothing is accepted until the store is reopened."""
+        """Whether a write has failed, so that no messages are accepted until the store is
+        reopened."""
         return self._engine.failure is not None
 
     @property

@@ -57,7 +57,7 @@ class BulkAppend:
     """One commit. Use it as a context manager: call :meth:`add`, then :meth:`commit`.
 
     Raises StoreLockedError if the store is in use, and DiskFullError; then nothing is appended.
-    ``done`` says that the ticket's number was committed before, so that there is nothing to add.
+    ``done`` is True if the ticket's number was committed before, so that there is nothing to add.
     """
 
     def __init__(
@@ -326,7 +326,7 @@ class BulkAppend:
                 self._derive()
 
     def close(self) -> None:
-        """Release the store; discard what was not committed."""
+        """Release the store; discard uncommitted messages."""
         lock, self._lock = self._lock, None
         if lock is None:
             return
@@ -346,7 +346,7 @@ class BulkAppend:
         Store.open(self._root, self.config, system=self._system).close()
 
     def _is_published(self, note: dict[str, Any]) -> bool:
-        """Return whether the log has what a killed process was about to commit."""
+        """Return whether the log has the commit that a killed process was about to make."""
         head_at, record_at = note["head_at"], note["record_at"]
         if head_at < self._log_min:
             raise StoreError(

@@ -1,8 +1,8 @@
 """The file ``firetrail.sink``: the last commit of each writer that numbers its bulk appends.
 
-Before a commit, the file says which record is about to appear where; after it, that it did. A
-process that was killed in between leaves a pending note, and the log shows whether that commit
-happened::
+Before a commit, the file describes the record that is about to appear, and its position; after it,
+that it did. A process that was killed in between leaves a pending note, and the log shows whether
+that commit happened::
 
     {"writers": {id: number},
      "commits": {id: {"source", "messages", "start", "end"}},
@@ -30,7 +30,7 @@ class Ticket(NamedTuple):
     writer: str
     number: int
     source: str | None = None
-    """The id of what the writer numbers, such as a query; None if it has none."""
+    """The id of the source that the writer numbers, such as a query; None if it has none."""
 
 
 class Commit(NamedTuple):
@@ -95,7 +95,7 @@ class Journal:
     def announce(
         self, commit: Commit | None, head_at: int, head: bytes, record_at: int, record: bytes
     ) -> None:
-        """Record durably what is about to be committed."""
+        """Record durably that a commit is about to be made."""
         if commit is None:
             return
         self._pending = {

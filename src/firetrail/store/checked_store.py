@@ -18,7 +18,8 @@ from firetrail.store.reads.reader import TIME_MAX, QueryResult
 from firetrail.store.results import GetResult, GetStatus, PutResult
 
 SKIPPED_UNITS_MAX = 8
-"""Damaged units that one read skips; it searches the log for the record of each."""
+"""Maximum number of damaged units that one read skips; it searches the log for the record of
+each."""
 
 
 class CheckedReads:
@@ -98,7 +99,7 @@ class CheckedReads:
         return self._checked(record) if record is not None else None
 
     def _checked(self, record: memoryview) -> memoryview:
-        """Return a record; note and raise StoreDamagedError if it is not what was stored."""
+        """Return a record; note and raise StoreDamagedError if its bytes have changed."""
         log, queues = self._log.queue, self._engine.queues
         is_good = self._is_good(record)
         misplaced = misplacement(log, queues, record) if is_good else None
@@ -142,7 +143,7 @@ class CheckedReads:
             self._raise_damage(error, (topic, queue_id, offset))
 
     def stored(self, physical_offset: int) -> Record | None:
-        """Return the message at an offset that held one before, or None if it has expired.
+        """Return the message at an offset that had one before, or None if it has expired.
 
         This is for a position that the caller got with the message. A queue unit may be damaged:
         use :meth:`message` for what it points to.
@@ -175,7 +176,7 @@ class CheckedReads:
         end: int = TIME_MAX,
         max_count: int | None = None,
     ) -> QueryResult:
-        """Query the index as it is now; return stored bytes and how far the index has come.
+        """Query the present index; return stored bytes and the position of the index.
 
         Damaged messages are left out, and noted.
         """

@@ -220,10 +220,11 @@ class Engine:
         return Deriver(self.queues, self.index, policy)
 
     def _begin_dispatch(self) -> None:
-        """Set where dispatch continues: after what was dispatched, and therefore confirmed, before.
+        """Set the position at which dispatch continues: after the part that was dispatched, and
+        therefore confirmed, before.
 
         Recovery has derived queues and index from the whole log, because a broker reads its own
-        queues to the end when it starts. After an unclean stop, nobody knows whether replicas have
+        queues to the end when it starts. After an unclean stop, it is unknown whether replicas have
         the part after the watermark. It is dispatched again when they confirm it.
         """
         report, mark = self.recovery, self._startup.watermark
@@ -264,7 +265,7 @@ class Engine:
         )
 
     def _start(self) -> None:
-        """Sync what recovery found, mark the store as open and start the threads."""
+        """Sync the recovered log, mark the store as open and start the threads."""
         report = self.recovery
         # Readers recognize a store by this folder, even if no message was put yet.
         if self._log_paths is None:
@@ -361,7 +362,8 @@ class Engine:
 
     @property
     def is_stopped(self) -> bool:
-        """Whether there is nothing to close: the store is closed or belongs to another process."""
+        """Whether the store is closed or belongs to another process, so that there is nothing to
+        close."""
         return self._is_forked_copy or self._stopped
 
     def stop(self, within_s: float | None = None) -> None:
@@ -411,7 +413,7 @@ class Engine:
             self.fail(error)
 
     def _note_end(self, is_over: Callable[[], bool]) -> None:
-        """Mark the store as cleanly closed, unless some work is left to the next opening.
+        """Mark the store as cleanly closed, unless work is left to the next opening.
 
         Messages that lack the confirmation of replicas are such work: the next opening has to know
         where they begin.
@@ -427,7 +429,7 @@ class Engine:
         self._abort.remove()
 
     def _note_files(self, log_end: int) -> None:
-        """Write the inventory of the store's files, which are on disk, as is the log to its end."""
+        """Write the inventory of the store's files, which are on disk, as is the whole log."""
         log_begin = self.log.queue.min_offset
         stock = take_stock(self.system, self.root, log_begin, self.queues, self.index)
         self.inventory.write(stock._replace(durable_offset=log_end))

@@ -111,7 +111,7 @@ class LogCopy:
             raise kind(f"{self._engine.root}: the replica cannot store records: {error}") from error
 
     def durable_offset(self) -> int:
-        """Return the end of what is kept; with SYNC_FLUSH, sync what was appended before.
+        """Return the end of the log that a crash would keep; with SYNC_FLUSH, sync the log before.
 
         Raises:
             StoreReadOnlyError: A sync has failed.

@@ -22,13 +22,14 @@ from firetrail import libc
 FOLDER_MODE = 0o700
 FILE_MODE = 0o600
 SYNC_THREADS = 16
-"""Threads that wait for the disk at the same time."""
+"""Number of threads that wait for the disk at the same time."""
 SYNC_SHARE = 16
-"""Calls that are handed to one of these threads at a time, at most. To hand over each of tens of
-thousands would take longer than the calls."""
+"""Maximum number of calls that one of these threads gets at a time. Passing tens of thousands one
+by one would take longer than the calls."""
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 NO_DESCRIPTOR = (errno.EMFILE, errno.ENFILE)
-"""Too many open files: unlike after a failed sync, the sync did not begin and may be retried."""
+"""The error of too many open files: the sync did not begin, and may be retried unlike a failed
+one."""
 
 _UNNAMED = getattr(os, "O_TMPFILE", 0) if Path("/proc/self/fd").exists() else 0
 _ZEROS = bytes(1 << 20)
@@ -102,7 +103,7 @@ class Files:
         """Return whether a file keeps a secret: only its owner may read or write it.
 
         If it belongs to root, and this process does not, a group may read it, too. Container
-        systems hand secrets to a process in this way.
+        systems provide secrets in this way.
         """
         status = path.stat()
         return not status.st_mode & (0o037 if _is_handed_over(status) else 0o077)
@@ -242,7 +243,7 @@ class Files:
         """Run calls that wait for the disk, several at a time, and return True.
 
         The file system then writes its journal once for all calls that wait. Raises the exception
-        of the first call that failed. Returns False if ``is_over`` says that the time is up; some
+        of the first call that failed. Returns False if ``is_over`` returns True before that; some
         of the calls were then not run.
         """
         if len(calls) < SYNC_THREADS:

@@ -14,7 +14,8 @@ class TlsChannel:
     """The TLS of one connection.
 
     Attributes:
-        deadline: When the handshake has to be over, by the clock of the event loop; None if it is.
+        deadline: The time of the event loop by which the handshake has to end; None if it has
+            ended.
         is_plain: Whether the peer speaks plaintext, so that the channel is not needed.
         user: The user that the certificate of the peer names; None if there is none.
     """
@@ -37,7 +38,7 @@ class TlsChannel:
 
         Raises:
             ssl.SSLError: The peer violates the protocol, or its certificate is not accepted.
-            ProtocolError: The port does not allow what the peer speaks.
+            ProtocolError: The port does not allow the protocol of the peer.
         """
         session = self._session
         assert session is not None
@@ -56,7 +57,7 @@ class TlsChannel:
         self._session.encrypt(data)
 
     def end(self) -> None:
-        """Tell the peer that nothing follows."""
+        """Tell the peer that no more data follows."""
         if self._session is not None:
             self._session.end()
 
@@ -71,7 +72,7 @@ class TlsChannel:
 
     @property
     def is_ended(self) -> bool:
-        """Whether the peer has said that nothing follows; the connection is to be closed then."""
+        """Whether the peer has ended its data; the connection is to be closed then."""
         return self._session is not None and self._session.is_ended
 
     def lost(self) -> None:

@@ -31,12 +31,12 @@ RELOAD_S = 2.0
 EXPIRY_S = 86_400.0
 """Interval of the warnings about a certificate that expires."""
 HANDSHAKES_MAX = 1_000
-"""Handshakes in progress. If there are more, the oldest is dropped, so that clients which never
-finish theirs do not keep others out. Each takes about 30 KiB."""
+"""Maximum number of handshakes in progress. If there are more, the oldest is dropped, so that
+clients that never finish theirs do not keep others out. Each takes about 30 KiB."""
 FIRST_BYTE_S = 5.0
-"""A client has to send its first byte within this time."""
+"""The time within which a client has to send its first byte."""
 HANDSHAKE_S = 10.0
-"""A handshake may take this long."""
+"""Maximum duration of a handshake."""
 
 _log = logging.getLogger(__name__)
 
@@ -117,7 +117,7 @@ class ServerTls:
             drop: Closes the connection, if too many handshakes are in progress.
 
         Raises:
-            ProtocolError: The mode does not allow what the client speaks.
+            ProtocolError: The mode does not allow the protocol of the client.
         """
         if first != HANDSHAKE:
             if self.mode is TlsMode.ENFORCING:
@@ -230,6 +230,6 @@ class ServerTls:
 
 
 def _report(polling: asyncio.Future[bool]) -> None:
-    """Log why the files could not be looked at."""
+    """Log why the files could not be checked."""
     if not polling.cancelled() and (error := polling.exception()) is not None:
         _log.error("the files of TLS could not be checked; will retry", exc_info=error)

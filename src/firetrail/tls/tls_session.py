@@ -13,8 +13,8 @@ HANDSHAKE = 0x16
 """The first byte of every TLS client. A frame of RocketMQ starts with 0 or 1, and a client that
 speaks HTTP/2 at once starts with a letter."""
 _RECORD_BYTES = 16 << 10
-"""A read returns at most one record of TLS, which is not larger. The buffers of OpenSSL keep the
-size that they once needed, so not more than this is written to them at once."""
+"""A read returns at most one record of TLS, which is not larger. The buffers of OpenSSL never
+shrink, so no more than this is written to them at once."""
 
 
 class TlsSession:
@@ -73,14 +73,15 @@ class TlsSession:
             pass
 
     def encrypt(self, data: bytes | memoryview) -> None:
-        """Add data for the peer to what is to be written."""
+        """Encrypt data for the peer, to be written."""
         view = memoryview(data)
         while view:
             view = view[self._tls.write(view[:_RECORD_BYTES]) :]
             self._output.append(self._outgoing.read())
 
     def end(self) -> None:
-        """Add the end of the session to what is to be written. The peer's end is not waited for."""
+        """End the session; the last bytes are to be written. This does not wait for the end of the
+        peer."""
         if self._is_open:
             with suppress(ssl.SSLError):
                 self._tls.unwrap()

@@ -21,7 +21,7 @@ from firetrail.format.names import USER_NAME
 
 KINDS = ("CN", "DNS", "EMAIL", "URI")
 PATTERNS_MAX = 64
-"""A certificate is compared with all of them once per connection."""
+"""Maximum number of patterns: a certificate is compared with all of them once per connection."""
 
 
 @dataclass(frozen=True, slots=True)

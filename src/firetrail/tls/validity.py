@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from typing import NamedTuple
 
 RENEWED_DAYS = 30
-"""A certificate that is valid for less than this should be replaced."""
+"""The remaining validity below which a certificate should be replaced."""
 
 _SEQUENCE, _VERSION = 0x30, 0xA0
 _UTC_TIME, _GENERALIZED_TIME = 0x17, 0x18

@@ -27,7 +27,7 @@ class Attribute(NamedTuple):
     """Further values of RocketMQ, which Firetrail does not support."""
 
     def refusal(self, value: str) -> str:
-        """Return why this value is not allowed, an empty text if it is."""
+        """Return why this value is not allowed; empty if it is allowed."""
         if value in self.known:
             return "is not supported by Firetrail"
         if not self.values:

@@ -197,7 +197,7 @@ class GroupTable:
 
 
 def _refusal(group: SubscriptionGroupConfig) -> str:
-    """Return why the settings of a group are not allowed, an empty text if they are."""
+    """Return why the settings of a group are not allowed; empty if they are allowed."""
     if not 0 <= group.retry_queue_nums <= QUEUES_MAX:
         return f"retryQueueNums is {group.retry_queue_nums}, it must be from 0 to {QUEUES_MAX}"
     if not INT32_MIN <= group.retry_max_times <= INT32_MAX:

@@ -24,7 +24,8 @@ CHECKPOINT = Layout(
 )
 CHECKPOINT_SIZE = 4096
 SAFETY_MARGIN_MS = 3000
-"""Recovery starts this long before the checkpoint: its fields are not written atomically."""
+"""The time before the checkpoint at which recovery starts: its fields are not written
+atomically."""
 
 
 class Checkpoint(NamedTuple):

@@ -17,7 +17,8 @@ from firetrail.errors import FormatError
 from firetrail.format.values.integers import INT64_MAX, INT64_MIN
 
 DEPTH_MAX = 64
-"""Deepest nesting that is read: RocketMQ's files need 6, and a bomb must not exhaust the stack."""
+"""Maximum depth of nesting: RocketMQ's files need 6, and a malicious text must not exhaust the
+stack."""
 
 _SPACE = re.compile(r"[ \t\r\n\f\b]*")
 _COMMAS = re.compile(r"[ \t\r\n\f\b,]*")

@@ -19,9 +19,9 @@ HEAD = struct.Struct(">hqqh")
 """Size of the whole unit, tags code, store time, size of the bitmap; the bitmap follows."""
 UNIT_MAX = 2**15 - 1
 END_MARK = b"\xff\xff"
-"""In place of the size of a unit: the rest of the file is unused."""
+"""The value in place of the size of a unit after which the rest of the file is unused."""
 END_ROOM = 4
-"""Bytes that every file has left for the end mark."""
+"""Number of bytes that every file reserves for the end mark."""
 
 
 class ExtendedUnit(NamedTuple):

@@ -31,7 +31,7 @@ DEFAULT_ENTRIES = 20_000_000
 ENTRIES_PER_SLOT = DEFAULT_ENTRIES // DEFAULT_SLOTS
 ENTRY_SECONDS_MAX = INT32_MAX
 CHAIN_READ_MAX = 1000
-"""Entries of a chain that are followed to confirm a geometry."""
+"""Maximum number of entries of a chain that are followed to confirm a geometry."""
 
 
 class IndexHeader(NamedTuple):

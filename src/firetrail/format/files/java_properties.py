@@ -27,7 +27,8 @@ class Entry(NamedTuple):
 
     text: str
     place: str = ""
-    """Such as ``"broker.conf line 3: "``; empty for a value that is not from a file."""
+    """The place of the value, such as ``"broker.conf line 3: "``; empty if it is not from a
+    file."""
 
 
 def parse_properties(text: str, source: str = "") -> dict[str, Entry]:

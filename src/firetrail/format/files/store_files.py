@@ -19,9 +19,9 @@ class StoreFile(NamedTuple):
     marks_store: bool = False
     """Whether a folder in which it exists is a store."""
     copy_first: int = 0
-    """Its turn in a backup, before those with 0, which follow in any order."""
+    """Its position in a backup, before those with 0, which follow in any order."""
     is_aside: bool = False
-    """Whether it was put aside, and a backup leaves it out."""
+    """Whether it was set aside; a backup omits it."""
 
 
 CATALOGUE = (
@@ -76,5 +76,6 @@ def is_of_store(name: str) -> bool:
 
 
 def is_aside(name: str) -> bool:
-    """Return whether a name in the root of a store is of something that was put aside."""
+    """Return whether a name in the root of a store is that of a file or folder that was set
+    aside."""
     return name in _ASIDE_NAMES or name.startswith(_ASIDE_PREFIXES)

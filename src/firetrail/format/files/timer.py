@@ -2,7 +2,7 @@
 
 ``timerwheel`` is a ring of slots. Each slot has the first and the last unit of a chain in the files
 of ``timerlog/``, and each unit points to a record of the topic ``rmq_sys_wheel_timer``.
-``config/timercheck`` says how far the timer has come. All numbers are big-endian. Page:
+``config/timercheck`` contains the progress of the timer. All numbers are big-endian. Page:
 ``docs/format/timer.md``.
 """
 
@@ -27,10 +27,11 @@ CHECK = "timercheck"
 """In the folder ``config``."""
 
 SLOT = Struct(">qqqii")
-"""Time in slots, first and last position in the log, number of waiting messages, magic."""
+"""Fields of a slot: time in slots, first and last position in the log, number of waiting messages,
+magic."""
 UNIT = Struct(">iqiqiqii8x")
-"""Size, previous position, magic, write time, slot time - write time, place and size of the record,
-hash of the topic that it is for."""
+"""Fields of a unit: size, previous position, magic, write time, slot time - write time, position
+and size of the record, hash of its destination topic."""
 BLANK = Struct(">iqI")
 """The end of a file of the log: remaining size, 0, magic."""
 BLANK_MAGIC = 0xCBD43194
@@ -90,7 +91,7 @@ class TimerUnit(NamedTuple):
 
     @property
     def weight(self) -> int:
-        """Return by how much the unit changes the number of waiting messages of its slot."""
+        """Return the change that the unit makes to the number of waiting messages of its slot."""
         return -1 if self.magic & DELETES else 1
 
 

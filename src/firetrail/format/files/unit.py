@@ -39,7 +39,8 @@ class ConsumeQueueUnit(NamedTuple):
 
 
 PRE_BLANK = ConsumeQueueUnit(physical_offset=0, size=0x7FFFFFFF, tags_code=0)
-"""Fills a queue's first file up to its first unit, if that is not unit 0 of the file."""
+"""The unit that fills a queue's first file up to its first unit, if that is not unit 0 of the
+file."""
 
 
 def encode_unit(unit: ConsumeQueueUnit) -> bytes:
@@ -48,5 +49,6 @@ def encode_unit(unit: ConsumeQueueUnit) -> bytes:
 
 
 def decode_unit(buffer: ReadableBuffer, at: int = 0) -> ConsumeQueueUnit:
-    """Decode the unit at byte ``at``. Any 20 bytes decode; ``is_written`` says if they count."""
+    """Decode the unit at byte ``at``. Any 20 bytes decode; ``is_written`` is True if they are a
+    unit."""
     return ConsumeQueueUnit._make(unpack_fields(UNIT, "unit", buffer, at))

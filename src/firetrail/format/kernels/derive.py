@@ -41,7 +41,7 @@ else:
 COMPILED = cython.compiled
 
 ENTRIES_PER_RECORD_MAX = 3 + layout.MAX_PROPERTIES // 2
-"""Keys that the properties of a record can contain at most, and its tag."""
+"""Maximum number of keys in the properties of a record, plus one for its tag."""
 
 _INT_MAX = cython.declare(cython.longlong, 2**31 - 1)
 _HASH_FACTOR = cython.declare(cython.longlong, 31)

@@ -32,9 +32,9 @@ COMPILED = cython.compiled
 
 _INT_MAX = cython.declare(cython.longlong, 2**31 - 1)
 _AHEAD = cython.declare(cython.Py_ssize_t, 16)
-"""Slots are scattered over the file, so each is prefetched this many keys ahead."""
+"""The number of keys by which slots are prefetched, because they are scattered over the file."""
 _TIME_MAX = cython.declare(cython.longlong, 2**62)
-"""Later times are clamped to this one, so that adding to them does not overflow."""
+"""The latest time; later ones are clamped to it, so that adding to them does not overflow."""
 
 
 @cython.cfunc

@@ -41,7 +41,7 @@ else:
 COMPILED = cython.compiled
 
 ANYWHERE = -(2**62)
-"""Instead of a base: consecutive records that were not consecutive in their log."""
+"""The value instead of a base for consecutive records that were not consecutive in their log."""
 _ANYWHERE = cython.declare(cython.longlong, -(2**62))
 _GOOD = cython.declare(cython.int, -1)
 _INT_MAX = cython.declare(cython.longlong, 2**31 - 1)
@@ -327,7 +327,8 @@ def is_message(
     queue_id: cython.longlong,
     queue_offset: cython.longlong,
 ) -> cython.bint:
-    """Return whether the record at ``at``, which was checked, says that it is this message."""
+    """Return whether the checked record at ``at`` has the topic, queue id and queue offset of this
+    message."""
     if (
         load_i64(data, at + k.AT_QUEUE_OFFSET) != queue_offset
         or load_i32(data, at + k.AT_QUEUE_ID) != queue_id

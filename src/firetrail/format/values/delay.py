@@ -9,14 +9,15 @@ from firetrail.format.values.integers import INT32_MAX, number_in
 
 DEFAULT_DELAY_LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
 UNKNOWN_LEVEL_MS = 1000
-"""The wait of level 0 and of negative levels, which the table does not have."""
+"""The delay of level 0 and of negative levels, which the table does not contain."""
 
 _UNIT_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _LEVEL = re.compile(r"([0-9]+)([smhd])")
 
 
 def level_in(text: str | None) -> int:
-    """Return the delay level in a value of DELAY; 0 if there is none: producers write anything."""
+    """Return the delay level in a value of DELAY; 0 for any other text, which producers may
+    write."""
     return number_in(text, 0, INT32_MAX) or 0
 
 

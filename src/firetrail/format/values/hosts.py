@@ -5,8 +5,8 @@
     IPv4   address 4   port 4      8 bytes
     IPv6   address 16  port 4     20 bytes
 
-Nothing in the bytes says which of the two it is: the record keeps that in its sys flag, a
-message id in its length.
+The bytes do not show which of the two it is: a record has that in its sys flag, a message id in its
+length.
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@
     offset id   store host 8 or 20   physical offset 8                        32 or 56 hex digits
     unique id   ip 4 or 16   pid 2   loader hash 4   ms in month 4   counter 2       the same
 
-Both are upper-case hex and look alike: only the place where an id was found tells which one it is.
-Page: ``docs/format/message-ids.md``.
+Both are upper-case hex and look alike: only the context of an id shows which one it is. Page:
+``docs/format/message-ids.md``.
 """
 
 import re

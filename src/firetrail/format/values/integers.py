@@ -11,7 +11,7 @@ INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 
 _WRITTEN = re.compile(r"[+-]?[0-9]{1,99}")
 _PLAIN_MAX = 18
-"""Digits of numbers that always fit into 64 bits."""
+"""Maximum number of digits of numbers that always fit into 64 bits."""
 
 
 def whole(name: str, value: object) -> int:

@@ -40,11 +40,11 @@ _SEND_BACKOFF = ExponentialBackoff(
 
 
 def adopt(client: ProxyClient, settings: Settings, reserved: Iterable[str]) -> str | None:
-    """Check the settings of a client, and note what it publishes and subscribes to.
+    """Check the settings of a client, and note its topics and subscriptions.
 
     Args:
         client: The client.
-        settings: What it has sent.
+        settings: Its settings.
         reserved: Names of topics that are reserved (:attr:`Brokers.reserved`).
 
     Returns:
@@ -85,8 +85,8 @@ def adopt(client: ProxyClient, settings: Settings, reserved: Iterable[str]) -> s
 def check_type(client_type: int, group: str) -> None:
     """Raise ProxyError if a consumer is of a type that its group does not have.
 
-    A consumer of lite topics expects the messages of those that it has subscribed to, so it must
-    not get those of a whole topic. RocketMQ refuses it with the same code and words.
+    A consumer of lite topics expects only the messages of its own lite topics, so it must not get
+    those of a whole topic. RocketMQ refuses it with the same code and words.
     """
     if client_type in LITE:
         raise ProxyError(
@@ -107,7 +107,7 @@ def completed(settings: Settings, group: SubscriptionGroupConfig | None) -> Sett
     """Return the settings of a client with the values that the server decides.
 
     Args:
-        settings: What the client has sent.
+        settings: The settings that the client has sent.
         group: The settings of its group; None for a producer, and if the group does not exist yet.
     """
     answer = Settings()

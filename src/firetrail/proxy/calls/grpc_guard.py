@@ -1,7 +1,7 @@
 """The guard of the gRPC service: who calls, and whether the caller may.
 
 A call is signed by the header ``authorization``, which covers only the header ``x-mq-date-time``.
-A header that is older than :data:`AGE_MAX` is refused. Nothing else in the metadata counts: the
+A header that is older than :data:`AGE_MAX` is refused. The rest of the metadata is not trusted: the
 user comes from the signature or from the client's certificate, and the address from the connection.
 """
 
@@ -109,8 +109,8 @@ CALL_NEEDS: dict[str, CallNeeds] = {
     "SyncLiteSubscription": _consume,
     "Telemetry": _settings,
 }
-"""The permissions that each call requires, which are those of the remoting requests with the same
-effect; a call without an entry is refused."""
+"""The permissions that each call requires: those of the remoting requests with the same effect. A
+call without an entry is refused."""
 
 
 def check_rate(call: Call, message: ProtobufMessage) -> None:
@@ -152,7 +152,7 @@ class GrpcGuard:
         Args:
             name: The name of the call.
             call: The call.
-            request: What it asks for, for the audit log. Default: None, if not known yet.
+            request: Its request, for the audit log. Default: None, if it is not known yet.
         """
         message = f"{MESSAGES}{'TelemetryCommand' if name == 'Telemetry' else f'{name}Request'}"
         policy = self._guard.policy
@@ -188,7 +188,7 @@ class GrpcGuard:
         return user
 
     def authorize(self, name: str, call: Call, caller: Caller, request: Any) -> Caller:
-        """Return the caller as it is now; raise ProxyError unless it has the permissions.
+        """Return the caller in its present state; raise ProxyError unless it has the permissions.
 
         A stream outlives changes of its user: it may be disabled, or have another password or
         other policies. The call counts towards the rates of the user.
@@ -196,8 +196,8 @@ class GrpcGuard:
         Args:
             name: The name of the call.
             call: The call.
-            caller: The one who makes it.
-            request: What it asks for.
+            caller: Its caller.
+            request: Its request.
         """
         if self.limits is not None and caller.user is not None:
             size = request.ByteSize() if self.limits.has_byte_rate else 0
@@ -208,14 +208,14 @@ class GrpcGuard:
     async def check_again(self, name: str, call: Call, request: Any) -> None:
         """Check a call that has waited; raise ProxyError if it is no longer allowed.
 
-        A broker does the same for its own waiting requests, but does not know the users of a proxy
-        of its own. Their file is read every few seconds only, so it is read first if it has
+        A broker does the same for its own waiting requests, but does not know the users of a
+        separate proxy. Their file is read every few seconds only, so it is read first if it has
         changed.
 
         Args:
             name: The name of the call.
             call: The call.
-            request: What it asks for.
+            request: Its request.
         """
         caller = call.caller
         if caller is None:

@@ -15,7 +15,8 @@ from firetrail.remoting.messages.bodies import TopicRouteData
 from firetrail.remoting.wire.codes import Permission
 
 TOPICS_MAX = 10_000
-"""Topics whose turns are remembered. If there are more, all begin again at random queues."""
+"""Maximum number of topics whose turns are remembered. If there are more, all begin again at random
+queues."""
 _WRITE = int(Permission.WRITE)  # a plain number, because the operators of enums are slow
 _FACTOR = 2862933555777941757
 _MASK = (1 << 64) - 1

@@ -24,7 +24,7 @@ RESERVED_TOPICS = SYSTEM_TOPICS | {"CHECKPOINT_TOPIC"}
 
 _TOPIC = re.compile(TOPIC_PATTERN)
 _REMEMBERED = 1024
-"""Names that have passed the checks and are remembered."""
+"""Maximum number of valid names that are remembered."""
 _SHOWN = 64  # characters of a wrong name in an error
 
 

@@ -128,7 +128,8 @@ def _route_response(
 
 
 def numbered_queues(queues: QueueData) -> Iterator[tuple[int, Permission]]:
-    """Yield the queues of a topic with what clients may do: as in Java, the surplus comes first."""
+    """Yield the queues of a topic with the permissions of clients; as in Java, the surplus comes
+    first."""
     if not queues.perm & (TopicPermission.READ | TopicPermission.WRITE):
         most = max(queues.read_queue_nums, queues.write_queue_nums, 1)
         yield from ((queue_id, Permission.NONE) for queue_id in range(most))
@@ -167,8 +168,8 @@ def endpoints_of(call: Call, used: Endpoints) -> Endpoints:
 
     Args:
         call: The call of the client.
-        used: The addresses that the client says it uses. They count unless one of them is that of
-            no machine, such as 0.0.0.0.
+        used: The addresses that the client says it uses. They are used unless one of them is no
+            address of a machine, such as 0.0.0.0.
 
     Raises:
         ProxyError: The addresses are not valid.

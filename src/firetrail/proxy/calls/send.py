@@ -44,7 +44,7 @@ from firetrail.remoting.wire.command import RemotingCommand
 MESSAGES_MAX = 1024
 """Maximum number of messages in one call."""
 DEFAULT_QUEUES = 4
-"""A field of every send; it only matters for topics that are created by a send."""
+"""A field of every send, which only matters for topics that a send creates."""
 
 SendAnswer = SendMessageResponse | EncodedMessage
 """The response to SendMessage, or its bytes."""

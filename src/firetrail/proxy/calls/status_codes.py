@@ -48,7 +48,7 @@ def checked(response: RemotingCommand) -> RemotingCommand:
 
 
 def error_of(error: Exception) -> ProxyError:
-    """Return the error that the client is told; unexpected errors are logged, too."""
+    """Return the error for the client; unexpected errors are also logged."""
     if isinstance(error, ProxyError):
         return error
     if isinstance(error, RequestError):

@@ -41,7 +41,8 @@ ANSWER_S = 5.0
 QUESTIONS_MAX = 1_000
 """Maximum number of unanswered questions to clients."""
 SETTINGS_WAITING_MAX = 16
-"""Settings of one stream that may wait for brokers; a stream that sends more is ended."""
+"""Maximum number of settings of one stream that wait for brokers; a stream that sends more is
+ended."""
 REPEATS_S = (1.0, 5.0)
 """The times, in seconds, at which the answer to the first settings of a Node.js client is sent
 again. The client misses an answer that arrives before it has the routes of all its topics, and then
@@ -51,8 +52,8 @@ _CONSUMED: dict[int, str] = {Code.OK: "CR_SUCCESS", Code.MESSAGE_CORRUPTED: "CR_
 _log = logging.getLogger(__name__)
 
 Orphaned = Callable[[str, RemotingCommand], TelemetryCommand | None]
-"""Returns the command that asks a producer for the outcome of a transaction, given the name of the
-broker that asks and its request; None if the request is damaged."""
+"""A function that returns the command that asks a producer for the outcome of a transaction, given
+the name of the asking broker and its request; None if the request is damaged."""
 
 
 class PendingCommand(NamedTuple):
@@ -307,8 +308,8 @@ def refuse(stream: Stream, error: ProxyError) -> None:
     """End a stream with a code that its client shows.
 
     As in RocketMQ, it is in a frame, after which the stream ends without an error. The client for
-    Go ignores the frame and shows how the stream ends. For others, an error would be too much: the
-    client for Node.js has no listener for it any more after the frame.
+    Go ignores the frame and shows how the stream ends. Others do not expect an error: the client
+    for Node.js has no listener for it after the frame.
     """
     stream.send(TelemetryCommand(status=Status(code=error.code, message=error.text)))
     if stream.metadata.get("x-mq-language") == "GO":

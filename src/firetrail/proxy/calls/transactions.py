@@ -40,7 +40,8 @@ from firetrail.remoting.wire.codes import RequestCode, ResponseCode
 from firetrail.remoting.wire.command import RemotingCommand
 
 REMEMBERED_MAX = 10_000
-"""Half messages whose places are remembered; older ones are looked up in the index."""
+"""Maximum number of half messages whose places are remembered; older ones are looked up in the
+index."""
 COPIES_MAX = 64
 """Maximum number of copies of a half message that a search considers."""
 _ENDS: dict[int, int] = {

@@ -13,7 +13,8 @@ from firetrail.remoting.messages.bodies import SubscriptionData
 POLL_MIN_S, POLL_MAX_S = 5.0, 20.0
 """Limits of the time that a receive waits for messages."""
 MARGIN_S = 0.2
-"""A receive is answered this long before its deadline, so that the answer arrives in time."""
+"""The time before its deadline at which a receive is answered, so that the answer arrives in
+time."""
 REQUEST_TIMEOUT_S = 3.0
 """The request timeout of clients that have not sent any settings."""
 VERSION_WITH_CODE = "5.0.3"
@@ -21,7 +22,7 @@ VERSION_WITH_CODE = "5.0.3"
 EXPRESSION_MAX = 16 << 10
 """Maximum length of a filter expression in characters."""
 REMEMBERED, REMEMBERED_LENGTH = 1024, 256
-"""Lists of tags of receives that are remembered, and their maximum length in characters."""
+"""Maximum number of lists of tags of receives that are remembered, and their maximum length."""
 
 
 def poll_s(call: Call, asked: Duration | None, settings: Settings | None) -> float:

@@ -52,7 +52,7 @@ _RARE = frozenset(
 )
 """Properties that a message of the type NORMAL without further fields does not have."""
 _REMEMBERED = 4096
-"""Hosts and times whose encoded form is remembered: most occur in many messages."""
+"""Maximum number of cached encodings of hosts and times, most of which occur in many messages."""
 
 
 _FRAME = key_of(ReceiveMessageResponse, "message")

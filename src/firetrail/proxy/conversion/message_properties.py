@@ -1,8 +1,8 @@
 """The properties of messages: from those of the gRPC schema to the stored ones.
 
-What the gRPC schema has as fields of a message, RocketMQ stores as properties beside those of the
-user. The names of the stored ones are reserved: a client cannot send them as its own, and they are
-not delivered as such.
+RocketMQ stores many fields of a message in the gRPC schema as properties beside those of the user.
+The names of the stored ones are reserved: a client cannot send them as its own, and they are not
+delivered as properties.
 """
 
 from firetrail.format.properties import (

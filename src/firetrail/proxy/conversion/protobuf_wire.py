@@ -5,7 +5,7 @@ from functools import lru_cache
 from firetrail.proxy.schema.messages import ProtoMessage
 
 _REMEMBERED = 4096
-"""Numbers whose encoded form is remembered."""
+"""Maximum number of cached encodings of numbers."""
 _UINT64_MAX = 2**64 - 1
 _LENGTH_DELIMITED = 2
 """The wire type of texts, bytes and messages. That of numbers is 0."""

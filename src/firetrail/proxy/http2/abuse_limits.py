@@ -6,11 +6,12 @@ from firetrail.proxy.http2.faults import ConnectionFault
 from firetrail.proxy.http2.limits import Http2Limits
 
 REQUEST_CREDIT = 8
-"""Idle frames that each request justifies: pings that measure the line, updates of windows."""
+"""Number of idle frames that each request allows: pings that measure the connection, and window
+updates."""
 DATA_CREDIT = 4
-"""The same for each frame of data."""
+"""The number that each frame of data allows."""
 SENT_CREDIT = 1 / 512
-"""The same for each byte that was sent."""
+"""The number that each sent byte allows."""
 
 
 class AbuseLimits:
@@ -27,7 +28,7 @@ class AbuseLimits:
         """Idle frames that the requests justify."""
 
     def idle_frame(self, now: float, sent_bytes: int, tokens: float = 1) -> None:
-        """Pay for a frame without a request; ``sent_bytes`` is all data sent so far."""
+        """Count a frame without a request; ``sent_bytes`` is all data sent so far."""
         if self._idle_frames.take(tokens, now):
             return
         self._idle_frames.add(self.credit + (sent_bytes - self._credited_bytes) * SENT_CREDIT)
@@ -37,12 +38,12 @@ class AbuseLimits:
             raise _too_many("frames that carry no request")
 
     def violation(self, now: float) -> None:
-        """Pay for a stream that the server had to reset."""
+        """Count a stream that the server had to reset."""
         if not self._resets.take(1, now):
             raise _too_many("streams that had to be reset")
 
     def client_reset(self, now: float, opened_at: float) -> None:
-        """Pay for a stream that the client reset, if it did so right after opening it."""
+        """Count a stream that the client reset, if it did so right after opening it."""
         if now - opened_at < self._young_s and not self._resets.take(1, now):
             raise _too_many("streams that were reset at once")
 

@@ -38,7 +38,7 @@ from firetrail.proxy.kernels.request_head import (
 )
 
 _STREAMS_PER_TOKEN = 64
-"""Streams whose windows can be changed for the price of one idle frame."""
+"""Number of streams whose windows can be changed at the cost of one idle frame."""
 
 
 class RequestListener(Protocol):

@@ -1,7 +1,7 @@
 """The frames for the client, and the flow control of what it is ready to accept.
 
 Data that exceeds a window waits in the queue of its stream. Streams that wait for the window of the
-connection take turns; those that wait for a window of their own are not looked at until it opens.
+connection take turns; those that wait for their own window are skipped until it opens.
 """
 
 from collections import OrderedDict, deque
@@ -23,7 +23,7 @@ from firetrail.proxy.http2.stream import Http2Stream, OutputPart
 from firetrail.remoting.connections.output_queue import released
 
 _TURN = 64 << 10
-"""Bytes that a stream may send before it is the turn of the next one."""
+"""Number of bytes that a stream may send before the next one takes its turn."""
 _DATA, _HEADERS = int(FrameType.DATA), int(FrameType.HEADERS)
 _LAST_HEADERS = END_HEADERS | END_STREAM
 

@@ -4,8 +4,8 @@ from array import array
 from enum import Enum
 
 REMEMBERED = 1000
-"""Complete streams that are remembered, in 4 bytes each: there may be thousands of connections.
-Streams that were reset are rare; 1,000 to 2,000 of them are remembered."""
+"""Number of complete streams that are remembered, in 4 bytes each: there may be thousands of
+connections. Of streams that were reset, which are rare, 1,000 to 2,000 are remembered."""
 
 
 class StreamEnd(Enum):

@@ -32,10 +32,11 @@ _FIELD_BYTES = cython.declare(cython.Py_ssize_t, 32)
 _NAME = re.compile(rb":?[!#$%&'*+\-.^_`|~0-9a-z]+")
 _BAD_VALUE = re.compile("[\0\r\n]|^[ \t]|[ \t]$")
 KNOWN_NAMES_MAX = 512
-"""Names that are remembered for all connections: those of all clients, and some of strangers."""
+"""Maximum number of names that are remembered for all connections: those of all clients, and some
+of strangers."""
 KNOWN_NAME_BYTES = 64
-"""Longest name that is remembered. Clients have shorter ones, and a stranger may send names as long
-as a block of headers, which would stay in memory for ever."""
+"""Maximum length of a remembered name. Clients use shorter ones, and a stranger may send names as
+long as a block of headers, which would stay in memory for ever."""
 _INTEGER_BITS_MAX = cython.declare(cython.int, 28)  # of a number after its prefix
 
 known_names: dict[bytes, str] = {}

@@ -12,8 +12,8 @@ CONTENT_TYPE = "application/grpc"
 ENCODINGS = "identity,gzip"
 """Compressions of requests that the server understands."""
 STATUS_TEXT_MAX = 1000
-"""Bytes of the text of a status, which may be three times as long in a header; clients refuse
-headers above 8 KiB."""
+"""Maximum length of the text of a status, which may be three times as long in a header; clients
+refuse headers above 8 KiB."""
 _PREFIX = Struct(">BL")
 _PREFIX_SIZE = 5
 _UNITS_S = {"H": 3600.0, "M": 60.0, "S": 1.0, "m": 1e-3, "u": 1e-6, "n": 1e-9}

@@ -41,10 +41,10 @@ from firetrail.tls.server_tls import ServerTls
 from firetrail.tls.tls_session import reason_of
 
 SLICE = 128
-"""Calls that are started at once when bytes arrive; the others start in later iterations."""
+"""Number of calls that start at once when bytes arrive; the others start in later iterations."""
 
 CALL_BYTES = 4 << 10
-"""The approximate size of a call, besides the bytes of its headers and its request."""
+"""The approximate size of a call without its headers and its request."""
 STOPPING = "the server is stopping"
 _NOT_READ = "the client does not read its responses"
 
@@ -161,7 +161,7 @@ class GrpcConnection(asyncio.Protocol):
         return data
 
     def pause_writing(self) -> None:
-        """Do nothing: ``_write`` looks at what the transport has."""
+        """Do nothing: ``_write`` checks the buffer of the transport."""
 
     def resume_writing(self) -> None:
         self.flush()
@@ -219,7 +219,7 @@ class GrpcConnection(asyncio.Protocol):
         self._account()
 
     def _write(self, transport: asyncio.Transport) -> None:
-        """Give the transport more while it has little."""
+        """Pass output to the transport while its buffer is small."""
         tls, out = self._tls, self._out
         if tls is not None and (data := tls.take_output()):
             transport.write(data)
@@ -268,7 +268,7 @@ class GrpcConnection(asyncio.Protocol):
         return unread + self.memory.taken + http2.waiting_bytes + len(http2.streams) * CALL_BYTES
 
     def _account(self) -> None:
-        """Tell the budget how many bytes are kept; a few do not count."""
+        """Report the number of kept bytes to the budget; small numbers do not count."""
         size = self.kept_bytes
         self._note(size if size > COUNTED_MIN else 0)
 
@@ -279,7 +279,7 @@ class GrpcConnection(asyncio.Protocol):
             self._owner.budget.note(self, size, progress=is_less)
 
     def prove(self, caller: Caller | None) -> None:
-        """Note that a call of the client is allowed: its bytes count no longer as a stranger's.
+        """Note that a call of the client is allowed: its bytes no longer count as a stranger's.
 
         Its calls count as those of its user from then on.
 
@@ -297,7 +297,7 @@ class GrpcConnection(asyncio.Protocol):
             self._owner.shares.take(self._holder, self._calls)
 
     def drop(self, reason: str) -> None:
-        """Close the connection at once because of what the client did, and free its bytes."""
+        """Close the connection at once because of an error of the client, and free its bytes."""
         self._log(logging.WARNING, "closed connection", reason)
         self.abort()
         self.http2.lost()
@@ -330,7 +330,7 @@ class GrpcConnection(asyncio.Protocol):
         self.flush()
 
     def _check_reads(self, now: float) -> None:
-        """Disconnect a client that reads nothing of what was written."""
+        """Disconnect a client that reads none of the written bytes."""
         unread = self._unwritten
         if unread < self._unread or not self._unread:
             self._read_at = now

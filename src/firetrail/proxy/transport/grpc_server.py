@@ -22,8 +22,8 @@ class GrpcServer:
     Args:
         methods: The methods by path.
         system: The clock, and the limit of descriptors.
-        limits: What clients may cost.
-        tls: How clients that start with TLS, and others, are treated; None refuses the former.
+        limits: The limits of clients.
+        tls: The treatment of clients with TLS and without it; None refuses the former.
 
     Attributes:
         port: The port that the server listens on; 0 before its start.

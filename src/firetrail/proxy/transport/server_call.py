@@ -199,7 +199,7 @@ class BaseCall:
             self.fail(StatusCode.INTERNAL, _INTERNAL_TEXT)
 
     def stop(self) -> None:
-        """Stop what runs for the call, and give back its memory."""
+        """Stop the tasks of the call, and release its memory."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

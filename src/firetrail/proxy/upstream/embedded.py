@@ -33,7 +33,7 @@ ROUTES_MAX = 1000
 
 
 class KnownRoute(NamedTuple):
-    """The route of a topic, and what it was computed from."""
+    """The route of a topic, and the data that it was computed from."""
 
     topic: TopicConfig
     config: BrokerConfig

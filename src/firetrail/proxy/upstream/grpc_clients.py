@@ -97,7 +97,7 @@ class ProxyClients:
     Args:
         now: A monotonic clock.
         audit: Records logins. Default: logins are not recorded.
-        limits: What each user may use. Default: users have no limits.
+        limits: The limits of each user. Default: users have no limits.
         owners: The users that client ids belong to. Default: there is no access control.
 
     Attributes:

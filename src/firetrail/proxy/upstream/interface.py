@@ -58,8 +58,8 @@ class Brokers(Protocol):
         Args:
             client: The client; brokers see its address and id.
             broker: The name of the broker.
-            command: The request, with the caller whose permissions decide about what is found. A
-                request without one has the caller of the client's latest call.
+            command: The request, with the caller whose permissions apply to the records that are
+                found. A request without one has the caller of the client's latest call.
 
         Raises:
             RequestError: No broker has this name.

@@ -42,7 +42,7 @@ FILE_KEYS = ("accessKey", "secretKey", "securityToken", "tls", "tlsCa", "tlsCert
 
 _ON, _CA_ONLY, _INSECURE, _OFF = "on", "verify-ca", "insecure", "off"
 _FILE_BYTES_MAX = 64 << 10
-"""A file with a secret is short. A larger one is another file."""
+"""Maximum size of a file with a secret; a larger file is another one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class Access:
     """The access of a client to servers. Its text shows no secrets.
 
     Args:
-        credentials: What requests are signed with. Default: None, for unsigned requests.
+        credentials: The credentials that sign requests. Default: None, for unsigned requests.
         tls: How TLS is used. Default: plaintext.
     """
 

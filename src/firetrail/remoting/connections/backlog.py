@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 @dataclass(slots=True)
 class Backlog:
-    """Counts what the owner of a connection has to do for the peer.
+    """Counts the work that the owner of a connection has to do for the peer.
 
     The connection adds bytes as they arrive; everything else is the owner's.
     """

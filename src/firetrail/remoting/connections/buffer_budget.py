@@ -11,7 +11,8 @@ from itertools import chain
 from typing import Protocol
 
 SMALL = 4 << 10
-"""A connection that keeps less is not dropped: it would free nothing."""
+"""The number of bytes below which a connection is not dropped, because that would free no
+memory."""
 RELIEF = 7 / 8
 """The share of the limit that is left after connections were dropped, so that not every further
 byte leads to another search."""
@@ -37,7 +38,7 @@ class BufferBudget:
     Args:
         most: Limit for the bytes of all connections.
         strangers_most: Limit for those of connections on which no request has succeeded.
-        remedy: What to say to the operator when a connection is dropped.
+        remedy: The advice to the operator when a connection is dropped.
     """
 
     def __init__(

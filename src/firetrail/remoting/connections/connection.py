@@ -34,11 +34,12 @@ WRITE_HIGH = 4 << 20
 """The bytes waiting to be written at which the peer is not read from, and none of its requests is
 begun."""
 COUNTED_MIN = 16 << 10
-"""From this many unwritten bytes on, a connection counts as one whose peer does not read."""
+"""The number of unwritten bytes from which on the peer of a connection counts as one that does not
+read."""
 UNREAD_MAX = 64 << 20
 """The bytes waiting to be written at which the next command closes the connection."""
 _REST_BYTES = 64 << 10
-"""The bytes that are read at once of what arrived before a write failed."""
+"""The number of bytes that are read at once after a failed write."""
 _NOT_READ = "the peer does not read"
 _ENDING = "the connection is closed once the peer has read"
 _LOST_IN_HANDSHAKE = "the connection was lost during the TLS handshake; does the server use TLS?"
@@ -56,7 +57,7 @@ class ConnectionOwner(Protocol):
         """Handle requests of the peer; those that arrived together are passed together."""
 
     def drained(self, connection: Connection) -> None:
-        """Go on: the peer has read what was written, after reading was paused."""
+        """Continue after a pause of reading: the peer has read the written bytes."""
 
     def closed(self, connection: Connection, error: Exception | None) -> None:
         """Handle the end of a connection; ``error`` is None if it was closed on purpose."""
@@ -176,7 +177,7 @@ class Connection(asyncio.Protocol):
             self.drop(str(error))
 
     def _decrypted(self, tls: TlsChannel, data: bytes, now: float) -> bytes:
-        """Return plain bytes of the peer, and write what TLS has to say."""
+        """Return plain bytes of the peer, and write the answers of the TLS protocol."""
         failure = ""
         try:
             data = tls.receive(data, now)
@@ -251,7 +252,7 @@ class Connection(asyncio.Protocol):
         self._owner.closed(self, error)
 
     def _read_rest(self) -> None:
-        """Handle what has arrived, but was not read before a write failed.
+        """Handle bytes that arrived before a write failed and were not read.
 
         It may contain the answers to requests, or the alert with which a server refuses the
         certificate of a client: with TLS 1.3 the handshake of the client is over by then.
@@ -320,7 +321,7 @@ class Connection(asyncio.Protocol):
 
         Raises TimeoutError without a response in time, and ConnectionError if the connection ends
         or has ended: TlsError if TLS is the reason. Its cause is a ProtocolError if the peer has
-        sent what cannot be decoded.
+            sent bytes that cannot be decoded.
         """
         self.check_usable()
         command.opaque = opaque = next(self._numbers)
@@ -374,11 +375,11 @@ class Connection(asyncio.Protocol):
 
     @property
     def is_unread(self) -> bool:
-        """Whether the peer does not read what it has asked for, so that it should get no more."""
+        """Whether the peer does not read its answers, so that it should get no more of them."""
         return self.unwritten > WRITE_HIGH
 
     def when_drained(self, callback: Callable[[Connection], None]) -> None:
-        """Call ``callback`` once, when the peer of an unread connection has read."""
+        """Call ``callback`` once, when the peer of an unread connection has read its answers."""
         self._drained.append(callback)
 
     @property
@@ -403,7 +404,7 @@ class Connection(asyncio.Protocol):
             self._transport.abort()
 
     def drop(self, reason: str) -> None:
-        """Close the connection at once because of what the peer did, and say so in the log."""
+        """Close the connection at once because of an error of the peer, and log the reason."""
         text = f"the connection to {self.peer} is closed: {reason}"
         self._log.log(logging.WARNING, "closed connection", text)
         self._reader.discard()
@@ -421,14 +422,14 @@ class Connection(asyncio.Protocol):
         return self._reader.waiting + unread + self.backlog.deferred_bytes
 
     def account(self, *, progress: bool) -> None:
-        """Tell the budget how many bytes are kept, and whether the peer has made progress."""
+        """Report the number of kept bytes to the budget, and whether the peer has made progress."""
         size = self.kept_bytes
         self._is_counted = size > 0
         if self._budget is not None:
             self._budget.note(self, size, progress=progress)
 
     def _write(self) -> None:
-        """Give the transport more while it has little, and close it at the end if it is time to."""
+        """Pass output to the transport while its buffer is small, and close it after the end."""
         transport, tls = self._transport, self._tls
         if transport is None or self.is_closed:
             return

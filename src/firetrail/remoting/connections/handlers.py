@@ -47,7 +47,7 @@ class LaterAnswer:
 
         Args:
             request: The request.
-            result: What the answer waits for.
+            result: The awaited result.
             answer: Returns the answer for the result; its failure becomes an error response.
         """
         self._request = request
@@ -80,7 +80,8 @@ class WaitingHandler:
         """Combine a wait and a handler.
 
         Args:
-            wait: Called with each request; returns what to wait for, None if there is nothing.
+            wait: Called with each request; returns an awaitable, or None if there is nothing to
+                wait for.
             handler: Handles the request afterwards.
         """
         self.wait = wait

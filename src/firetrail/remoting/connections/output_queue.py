@@ -1,8 +1,8 @@
 """The bytes for a peer that its transport has not taken yet.
 
-A transport copies what it cannot write at once, and TLS copies everything. So a connection keeps
-its output as it is, often as views of the log, which take no memory, and gives a transport no more
-than one portion that the peer has not read.
+A transport copies bytes that it cannot write at once, and TLS copies all bytes. So a connection
+keeps its output unchanged, often as views of the log, which take no memory, and passes no more than
+one unread portion to a transport.
 """
 
 from collections import deque

@@ -231,8 +231,8 @@ class RemotingClient:
     def received(self, connection: Connection, requests: Sequence[RemotingCommand]) -> None:
         """Answer the requests of a peer.
 
-        Handlers are called at once, so what a peer sent before an answer is handled before the
-        answer is passed on. Only what a handler awaits comes later.
+        Handlers are called at once, so requests that a peer sent before an answer are handled
+        before the answer is passed on. Only the awaited part of a handler runs later.
         """
         for request in requests:
             answer = answer_to(self._handlers, connection, request)

@@ -1,6 +1,6 @@
 """Log lines about unexpected errors, for all servers and handlers.
 
-A peer that has found a way to cause one must not fill the disk, so they are limited by kind.
+A peer that can cause an error must not be able to fill the disk, so lines are limited by kind.
 """
 
 from __future__ import annotations

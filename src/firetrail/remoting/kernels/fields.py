@@ -30,7 +30,7 @@ _BOOL = cython.declare(cython.int, BOOL)
 _INT32_MAX = cython.declare(cython.longlong, 2**31 - 1)
 _INT32_MIN = cython.declare(cython.longlong, -(2**31))
 _PLAIN_MAX = cython.declare(cython.Py_ssize_t, 18)
-"""Digits of numbers that always fit into 64 bits."""
+"""Maximum number of digits of numbers that always fit into 64 bits."""
 TRUE = frozenset(("1", "true", "True", "TRUE"))
 """The texts that mean True; some clients write 1."""
 

@@ -1,9 +1,9 @@
 """One row per request: everything about a request code but its handler and its permission.
 
-The server reads its limits and its order of work here, a slave what it refuses, the audit log which
-fields are names, the log which rejections cost a message, and ``docs/compatibility.md`` who
-answers. The permission of a request is its row in :mod:`firetrail.access.rules`. The module cannot
-be imported if a code has no row, or a text field of a header no kind.
+It determines the limits and the order of work of the server, the refusals of a slave, the names in
+the audit log, the rejections in the log that lose a message, and the lists in
+``docs/compatibility.md``. The permission of a request is its row in :mod:`firetrail.access.rules`.
+The module cannot be imported if a code has no row, or a text field of a header no kind.
 """
 
 from collections.abc import Iterable, Mapping
@@ -90,12 +90,12 @@ from firetrail.remoting.wire.codes import RequestCode as Code
 from firetrail.remoting.wire.frames import FRAME_MAX
 
 BODY_MAX = 1 << 20
-"""Bytes of the body of an ordinary request. A heartbeat with a thousand subscriptions has a fifth
-of this."""
+"""Maximum size of the body of an ordinary request. A heartbeat with a thousand subscriptions has a
+fifth of it."""
 LISTS_MAX = 4 << 20
-"""Bytes of a list of topics or groups."""
+"""Maximum size of a list of topics or groups."""
 TABLES_MAX = 4
-"""Requests for the same large table in progress; threads encode them."""
+"""Maximum number of requests for the same large table in progress; threads encode them."""
 
 
 class RequestTarget(Enum):
@@ -178,8 +178,8 @@ class RequestSpec:
         code: The name and the number.
         target: The program that answers it.
         header: The fields of the request.
-        on_slave: The refusal of a slave, or ANSWERED. What changes messages or tables has to be
-            sent to the master; a slave gets it from there. There is no default.
+        on_slave: The refusal of a slave, or ANSWERED. Requests that change messages or tables have
+            to be sent to the master, from which a slave copies them. There is no default.
         traits: The traits that distinguish it.
     """
 
@@ -191,7 +191,7 @@ class RequestSpec:
 
     @property
     def body_max(self) -> int:
-        """Bytes of the body; a request with more is answered with INVALID_PARAMETER."""
+        """Maximum size of the body; a larger one is answered with INVALID_PARAMETER."""
         return next((most for trait, most in _BODIES_MAX.items() if trait in self.traits), BODY_MAX)
 
 

@@ -23,7 +23,7 @@ DELAY_MAX_MS = 365 * 24 * 3_600_000
 """Maximum delay in a policy that an administrator sets: a year."""
 
 _SKIPPED_BY_SERVERS = 2
-"""A server's first retry has the third delay, like the retries of remoting clients."""
+"""The index of the delay of a server's first retry: the third one, as for remoting clients."""
 _EXPONENT_MAX = 32
 
 
@@ -51,7 +51,7 @@ class ExponentialRetryPolicy(Body):
         return max(min(self.max, delay), 0)
 
     def refusal(self) -> str:
-        """Return why this policy is not allowed, an empty text if it is."""
+        """Return why this policy is not allowed; empty if it is allowed."""
         if not 1 <= self.initial <= self.max <= DELAY_MAX_MS:
             return (
                 f"initial is {self.initial} and max is {self.max}, but both must be from 1 to "
@@ -84,7 +84,7 @@ class CustomizedRetryPolicy(Body):
         return max(delays[at], 0)
 
     def refusal(self) -> str:
-        """Return why this policy is not allowed, an empty text if it is."""
+        """Return why this policy is not allowed; empty if it is allowed."""
         if not 1 <= len(self.next) <= DELAYS_MAX:
             return f"next has {len(self.next)} delays, but it must have 1 to {DELAYS_MAX}"
         for delay in self.next:
@@ -126,7 +126,7 @@ class GroupRetryPolicy(Body):
         return customized or CustomizedRetryPolicy()
 
     def refusal(self) -> str:
-        """Return why an administrator may not set this policy, an empty text if it is allowed."""
+        """Return why an administrator may not set this policy; empty if it is allowed."""
         if self.type not in POLICY_TYPES:
             return f"type is {self.type!r:.40}, but it must be {' or '.join(POLICY_TYPES)}"
         for policy in (self.exponential_retry_policy, self.customized_retry_policy):

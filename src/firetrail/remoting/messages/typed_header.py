@@ -3,7 +3,7 @@
 A header is a frozen dataclass. On the wire its fields are text, under the camel-case form of their
 names; a field without a default is required. ``int`` is a 32-bit number, ``Long`` a 64-bit number,
 ``bool`` is "true" or "false". The text fields of a request say whether they are the name of a
-topic, of a group or of something else, so that the audit log can contain what a request names.
+topic, of a group or of something else, so that the audit log can contain the names in a request.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ class AcceptedConnection(Protocol):
         """Close the connection at once."""
 
     def drop(self, reason: str) -> None:
-        """Close the connection at once, and say so in the log."""
+        """Close the connection at once, and log the reason."""
 
 
 C = TypeVar("C", bound=AcceptedConnection)

@@ -8,7 +8,7 @@ from firetrail.pace.token_bucket import TokenBucket
 from firetrail.remoting.servers.client_limits import COSTLY_BURST_S, COSTLY_SHARE, ConnectionLimits
 
 BURST_S = 2.0
-"""Seconds of a rate that may be used at once."""
+"""The burst that a rate allows, in seconds of that rate."""
 NETWORK_BITS = 64
 """An IPv6 client can choose the other bits of its address."""
 IDLE_MAX = 10_000

@@ -29,7 +29,7 @@ s or longer for an answer."""
 
 @dataclass(frozen=True, slots=True)
 class ConnectionLimits:
-    """Limits on connections and on what each address may send, the same for all protocols."""
+    """Limits on connections and on the requests of each address, the same for all protocols."""
 
     connections: int = 10_000
     """Open connections. For another one, the oldest is closed that is not proven; if all are, the

@@ -66,7 +66,7 @@ class CostlyRequests:
         """Answer a request at once or later, or refuse it with SYSTEM_BUSY.
 
         Args:
-            share: What the address of the client uses.
+            share: The share of the client's address.
             connection: The connection that the request came over.
             request: The request.
             handle: Calls its handler.

@@ -43,7 +43,7 @@ class ShareHolder(NamedTuple):
 
 
 def holder_of(host: str, caller: Caller | None, group: str = "") -> ShareHolder:
-    """Return under which name the sender of a request is counted.
+    """Return the name under which the sender of a request is counted.
 
     Args:
         host: The IP address that the request came from.
@@ -64,8 +64,8 @@ class FairShares:
     """A count per holder of something that has a common limit.
 
     Args:
-        what: The counted things, in the plural.
-        remedy: What a holder can do that gets no more, as a sentence.
+        what: The counted subject, in the plural.
+        remedy: The advice to a holder that gets no more, as a sentence.
         most: Returns the limit for all holders together.
         now: A monotonic clock in seconds.
 
@@ -119,7 +119,7 @@ class FairShares:
         return text
 
     def take(self, holder: ShareHolder, count: int = 1) -> None:
-        """Count what a holder has taken."""
+        """Add to the count of a holder."""
         self.total += count
         name = holder.name
         self._held[name] = self._held.get(name, 0) + count
@@ -128,7 +128,7 @@ class FairShares:
             self._of_groups[key] = self._of_groups.get(key, 0) + count
 
     def give_back(self, holder: ShareHolder, count: int = 1) -> None:
-        """Subtract what a holder has released."""
+        """Subtract from the count of a holder."""
         self.total -= count
         _subtract(self._held, holder.name, count)
         if holder.group:

@@ -11,7 +11,7 @@ from firetrail.remoting.wire.frames import FRAME_MAX
 from firetrail.text import human_size
 
 FEW = 1_000
-"""Entries that are encoded in the event loop, which takes some milliseconds."""
+"""Maximum number of entries that are encoded in the event loop, which takes some milliseconds."""
 ANSWER_MAX = FRAME_MAX - (1 << 10)
 """Bytes of a body that clients accept, which limit the length of a frame."""
 
@@ -21,7 +21,7 @@ def answer_with(request: RemotingCommand, encode: Callable[[], bytes], entries: 
 
     Args:
         request: The request.
-        encode: Returns the encoded table. It uses only what does not change meanwhile.
+        encode: Returns the encoded table. It uses only data that does not change meanwhile.
         entries: The number of entries that the table has.
 
     Raises:

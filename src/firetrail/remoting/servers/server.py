@@ -41,7 +41,7 @@ from firetrail.tls.server_tls import ServerTls
 BUSY = "[OVERLOAD]system busy, start flow control for a while"
 """RocketMQ's remark, which stock clients look for."""
 _SLICE = 128
-"""Requests that are handled before the event loop runs other tasks."""
+"""Number of requests that are handled before the event loop runs other tasks."""
 _SERVER_FULL = "the server has too many bytes of requests waiting"
 _TOO_FAST = "its address sends more than is allowed per second"
 _QUEUE_FULL = "the connection has too many requests waiting"
@@ -55,7 +55,8 @@ _log = logging.getLogger(__name__)
 RequestGuard = Callable[[Connection, RemotingCommand], RemotingCommand | None]
 """Returns the refusal of a request that came over a socket, or None if it may be handled."""
 RequestAudit = Callable[[Connection, RemotingCommand, RemotingCommand | None], Future[None] | None]
-"""Records a request with its answer, and returns what the answer waits for, or None."""
+"""A function that records a request with its answer, and returns an awaitable before which the
+answer must not be sent, or None."""
 
 T = TypeVar("T")
 
@@ -423,7 +424,8 @@ class RemotingServer:
     def _note(
         self, connection: Connection, request: RemotingCommand, response: RemotingCommand | None
     ) -> Future[None] | None:
-        """Log and record a request, and return what its answer waits for."""
+        """Log and record a request; return an awaitable before which its answer must not be sent,
+        or None."""
         if response is not None and response.code:
             self._refusals.note(connection.peer, request, response)
         elif isinstance(request, CompoundRequest):

@@ -22,7 +22,7 @@ def binding(host: str, port: int, remedy: str = FREE_IT, *, what: str = "port") 
         host: The address.
         port: The port.
         remedy: The remedy. Default: stop the other program, or choose another port.
-        what: What the port is for, with the word port. Default: "port".
+        what: The kind of port for messages, with the word port. Default: "port".
     """
     try:
         yield

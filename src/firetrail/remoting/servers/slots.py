@@ -22,7 +22,7 @@ class Occupant(Protocol):
     """A connection that has a slot."""
 
     def drop(self, reason: str) -> None:
-        """Close the connection at once, and say so in the log."""
+        """Close the connection at once, and log the reason."""
 
 
 class ConnectionSlots:

@@ -18,7 +18,7 @@ class CommandFlag(IntFlag):
 
 
 class Permission(IntFlag):
-    """The bits of a topic's ``perm``: what clients may do with its queues."""
+    """The bits of a topic's ``perm``: the permissions for its queues."""
 
     INHERIT = 1
     """New topics are created with the settings of this one."""

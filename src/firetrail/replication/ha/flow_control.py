@@ -5,7 +5,7 @@ from collections.abc import Callable
 from firetrail.pace.token_bucket import TokenBucket
 
 BURST_S = 0.1
-"""A connection may catch up on this many seconds of its rate at once."""
+"""The burst of a connection, in seconds of its rate."""
 BURST_MIN = 1 << 10
 """The smallest burst in bytes, so that a low rate does not lead to tiny transfers."""
 
@@ -37,7 +37,7 @@ class TransferRate:
         return int(tokens) if tokens >= burst / 2 else 0
 
     def take(self, size: int) -> None:
-        """Count bytes that are sent. A heartbeat may take more than there is."""
+        """Count sent bytes. A heartbeat may exceed the allowance."""
         self._bucket.charge(size)
 
 

@@ -24,9 +24,9 @@ from firetrail.tls.tls_session import reason_of
 CONNECT_S = 3.0
 """The time that an attempt to connect may take."""
 RECEIVE_SIZE = 1 << 20
-"""Bytes that one read from the socket takes at most."""
+"""Maximum number of bytes of one read from the socket."""
 REPORT_MAX = 16 << 20
-"""Bytes that a replica receives at most between two reports, however much there is to read."""
+"""Maximum number of bytes that a replica receives between two reports."""
 PURPOSE = "firetrail-ha"
 """The purpose of the signature of a replica."""
 POLL_S = 0.5
@@ -64,8 +64,8 @@ class HAClientStatus:
 class HAClient:
     """Follows a master over one connection, in the classic protocol.
 
-    As long as there is more to read than one read takes, the replica is behind. It then reports,
-    and with SYNC_FLUSH syncs, only once per REPORT_MAX bytes.
+    While there is more data than one read takes, the replica lags. It then reports, and with
+    SYNC_FLUSH syncs, only once per REPORT_MAX bytes.
 
     :meth:`connect` and :meth:`follow` block their thread; :meth:`stop` and :meth:`close` may be
     called from any other one.
@@ -139,7 +139,8 @@ class HAClient:
             raise
 
     def follow(self) -> None:
-        """Append what the master sends until :meth:`stop` is called; connect first if necessary.
+        """Append the log that the master sends until :meth:`stop` is called; connect first if
+        necessary.
 
         Raises:
             NotReachedError: The master cannot be reached, has closed the connection or is silent.
@@ -185,7 +186,7 @@ class HAClient:
         )
 
     def _secured(self, connection: socket.socket) -> HASocket:
-        """Return the connection with TLS, after this side has said who it is."""
+        """Return the connection with TLS, after this side has authenticated itself."""
         access = self.access or Access()
         secured: HASocket = connection
         try:

@@ -59,9 +59,9 @@ from firetrail.store.log.flusher import Signal
 from firetrail.store.log.replica_acks import SharedAddress
 
 REPORT_SIZE = 4096
-"""Bytes that one read takes from a replica."""
+"""Maximum number of bytes of one read from a replica."""
 SILENCE_CHECKS = 4
-"""If the event loop reads, the silence of a replica is checked this often within its limit."""
+"""How often the silence of a replica is checked within its limit if the event loop reads."""
 
 
 class HAConnection:
@@ -80,9 +80,9 @@ class HAConnection:
         Args:
             connection: The socket.
             address: ``ip:port`` of the replica.
-            source: What it is served from.
+            source: The log and the settings that it is served from.
             on_closed: Called once, when the connection is closed.
-            log: Where lines go that every peer can cause.
+            log: The limited log for lines that any peer can cause.
         """
         self.address = address
         self._host = split_address(address)[0]
@@ -117,7 +117,7 @@ class HAConnection:
         self._reader.start()
 
     def wake(self) -> None:
-        """Send new records; in the event loop, with all that it puts in this iteration."""
+        """Send new records; in the event loop, together with all messages of this iteration."""
         if get_ident() != self._loop_thread or self._loop_socket is None:
             self._wake.set()
         elif not self._sends_soon:
@@ -146,11 +146,11 @@ class HAConnection:
 
     @property
     def has_reported(self) -> bool:
-        """Whether the peer has said where its log ends, as every replica does first."""
+        """Whether the peer has reported the end of its log, as every replica does first."""
         return self.session.acked >= 0
 
     def lacks(self, end: int) -> bool:
-        """Whether the replica lacks bytes before ``end``, or the confirmation of what it has."""
+        """Whether the replica lacks bytes before ``end``, or their confirmation."""
         return self.has_reported and (self._noted < end or self.session.owes_confirmation)
 
     @property
@@ -206,7 +206,7 @@ class HAConnection:
                     self._leave_to_loop(self._loop, self._socket)
 
     def _take(self, data: bytes) -> None:
-        """Take bytes of the replica; none if it has disconnected."""
+        """Process bytes of the replica; none if it has disconnected."""
         if not data:
             if not self.is_closed and self.has_reported:
                 text = f"replica {self.address} has disconnected"

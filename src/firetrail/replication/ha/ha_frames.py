@@ -4,13 +4,13 @@ A slave connects to the HA port of its master. It sends *reports*: 8 bytes with 
 its own log ends. The master sends *transfers*: a header of 12 bytes with a physical offset and a
 size, followed by that many bytes of its commit log. A transfer without bytes is a heartbeat.
 
-Three frames are Firetrail's own. A replica that knows its master to be Firetrail first says who it
-is, if it has credentials: AUTHENTICATION, a length, and signed fields as JSON. Then it introduces
-itself before its first report: INTRODUCTION, its number if it is a member of a group with failover,
-and the identity of its store with all bits inverted. As reports these are negative offsets, which a
-Java master would ignore. Such a replica gets *confirmations*: the header of a transfer without
-bytes whose offset has all bits inverted, so that it is negative. Before this offset, the replica
-may show the log to consumers.
+Three frames are Firetrail's own. A replica that knows its master to be Firetrail first
+authenticates itself, if it has credentials: AUTHENTICATION, a length, and signed fields as JSON.
+Then it introduces itself before its first report: INTRODUCTION, its number if it is a member of a
+group with failover, and the identity of its store with all bits inverted. As reports these are
+negative offsets, which a Java master would ignore. Such a replica gets *confirmations*: the header
+of a transfer without bytes whose offset has all bits inverted, so that it is negative. Before this
+offset, the replica may show the log to consumers.
 """
 
 import hashlib
@@ -30,7 +30,7 @@ AUTHENTICATION_MAX = 4096
 """Maximum size of the signed fields in bytes."""
 MEMBER_MAX = (1 << 31) - 1
 NO_IDENTITY = 0
-"""In the place of its identity, for a replica that has not told one."""
+"""The identity of a replica that has not sent one."""
 OFFSET_MIN = ~OFFSET_MAX
 BODY_MAX = (4 << 20) - HEADER.size
 """Maximum size of a transfer in bytes. A Java slave has a buffer of 4 MiB for a whole frame."""

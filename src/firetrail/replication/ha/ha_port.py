@@ -17,7 +17,7 @@ from firetrail.remoting.servers.server_ports import binding
 from firetrail.system import System
 
 BACKLOG = 128
-"""Connections that may wait to be accepted."""
+"""Maximum number of connections that wait to be accepted."""
 ERROR_PAUSE_S = 1.0
 """Pause after a failed accept: the process may have no descriptor left."""
 

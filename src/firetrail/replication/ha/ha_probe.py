@@ -1,7 +1,7 @@
 """A probe that detects whether an address is the HA port of a master.
 
-Users take the HA port for the port of the broker. A request to it gets no answer, so the replica
-sends the first report of an empty one and looks for the header of a transfer.
+Users confuse the HA port with the port of the broker. A request to it gets no answer, so the
+replica sends the first report of an empty one and looks for the header of a transfer.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ from firetrail.store.log.replica_acks import NO_MEMBER
 IDENTITY_BITS = 63
 PROBE_S = 2.0
 """The time that a port may take to answer. A master without messages may only send heartbeats, by
-default every 5 s; this is not waited for."""
+default every 5 s; this probe does not wait for them."""
 
 
 async def is_ha_port(address: str) -> bool:

@@ -29,7 +29,7 @@ class HAService:
         """Prepare to serve replicas.
 
         Args:
-            source: What they are served from.
+            source: The log and the settings that they are served from.
             port: The port that they connect to.
             refusal: Returns why a peer with an IP address may not connect; empty if it may. The
                 default returns "".
@@ -67,10 +67,10 @@ class HAService:
             connection.join()
 
     def _finish(self) -> None:
-        """Wait until the replicas have everything and may show it.
+        """Wait until the replicas have the whole log and may show it.
 
         A planned hand-over then loses nothing, and consumers of a replica see the last messages. A
-        replica also gets what has yet to be synced before it may be sent.
+        replica also gets the part that has to be synced before it may be sent.
         """
         clock, end = self._source.clock, self._source.log.max_offset
         over_at = clock.monotonic() + FINISH_S

@@ -16,14 +16,14 @@ LIMITED_S = 0.02
 
 
 class HATransfers:
-    """Sends what a session has to send; one caller at a time."""
+    """Sends the transfers of a session; one caller at a time."""
 
     def __init__(self, source: HASource, session: MasterSession) -> None:
         """Prepare to send.
 
         Args:
-            source: What the replica is served from.
-            session: Says what to send.
+            source: The log and the settings that the replica is served from.
+            session: Determines the transfers.
         """
         self._log = source.log
         self._clock = source.clock
@@ -84,8 +84,8 @@ class HATransfers:
     def try_send(self, connection: socket.socket) -> bool:
         """Send one transfer without waiting; return whether the rest is left to :meth:`send`.
 
-        That does everything that can take time: it serves replicas that are behind, limited by flow
-        control or slow to read.
+        That method does all work that can take time: it serves replicas that lag, are limited by
+            flow control or read slowly.
 
         Args:
             connection: A socket that does not block.

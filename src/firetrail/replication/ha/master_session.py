@@ -78,7 +78,7 @@ class MasterSession:
         """The time at which the replica reported for the last time."""
 
     def receive(self, data: bytes, now: float) -> bool:
-        """Take bytes from the connection; return whether the replica has acknowledged more.
+        """Process received bytes; return whether the replica has acknowledged more.
 
         Raises:
             DivergedError: The replica has more than this master.
@@ -102,7 +102,7 @@ class MasterSession:
         return self.acked > acked
 
     def _is_introduction(self, report: int) -> bool:
-        """Take a "report" that is a part of the introduction; return whether it was one."""
+        """Process a "report" that is a part of the introduction; return whether it was one."""
         if self._awaits_identity:
             self.identity, self._awaits_identity = ~report, False
             return True
@@ -166,7 +166,7 @@ class MasterSession:
 
     @property
     def owes_confirmation(self) -> bool:
-        """Whether the replica has yet to learn how much of the log it may show."""
+        """Whether the replica has yet to be told how much of the log it may show."""
         if not self.is_introduced or self.position < 0:
             return False
         return self._log.shown_offset != self._confirmed

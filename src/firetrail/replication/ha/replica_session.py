@@ -92,7 +92,7 @@ class ReplicaSession:
         return self._incoming.position
 
     def receive(self, data: memoryview, now: float) -> bool:
-        """Take bytes from the connection; return whether the replica's log has grown.
+        """Process received bytes; return whether the replica's log has grown.
 
         Raises:
             ProtocolError: The bytes are not transfers.
@@ -115,7 +115,7 @@ class ReplicaSession:
         return grown
 
     def _ask_for(self, begin: int) -> int:
-        """Return the first report, by which the master sends its log from ``begin`` on."""
+        """Return the first report, with which the master sends its log from ``begin`` on."""
         if begin > 0:
             return begin
         self._incoming.receive(0, memoryview(b"\0"))
@@ -138,9 +138,9 @@ class ReplicaSession:
     def report(self, now: float) -> bytes | None:
         """Return the report that is due, or None.
 
-        A report is due when the log has grown, and after ``heartbeat_s`` without one. The first one
-        stays alone until the master has sent something: a Java master reads only the last report of
-        those that arrive together.
+        A report is due when the log has grown, and after ``heartbeat_s`` without one. No other one
+        follows the first until the master has sent data: a Java master reads only the last report
+        of those that arrive together.
         """
         if self._reported < 0:
             if self._durable_offset() < self._log.max_offset:

@@ -15,7 +15,7 @@ from firetrail.replication.log.epochs import EPOCHS_MAX, Epoch, check_epochs
 
 HANDSHAKE = 1
 TRANSFER = 2
-"""Every frame begins with one of these states in four bytes."""
+"""The states of four bytes with which every frame begins."""
 
 SLAVE_HANDSHAKE = Struct(">ihhq")
 SLAVE_REPORT = Struct(">iq")
@@ -48,7 +48,8 @@ class EpochPiece(NamedTuple):
     """Bytes of the master's log, at their physical offset. A heartbeat has no bytes.
 
     Attributes:
-        offset: Their offset; -1 in a heartbeat of a master that does not know what to send.
+        offset: Their offset; -1 in a heartbeat of a master that does not know the position of the
+            slave.
         content: The bytes.
         epoch: Their epoch, or the next one if they are the last bytes of theirs.
         confirmed: The offset up to which the master considers its log safe; -1 if unknown.

@@ -15,7 +15,7 @@ from firetrail.format.columns import Check, Columns, Stop
 from firetrail.format.kernels.scan import scan
 
 ROWS = 1024
-"""Records that one scan checks at most."""
+"""Maximum number of records that one scan checks."""
 
 
 class CopiedLog(Protocol):
@@ -130,7 +130,7 @@ class IncomingLog:
         return end, Stop(stop)
 
     def _check_fits(self) -> None:
-        """Refuse a record that says to be longer than its file."""
+        """Refuse a record whose size is larger than its file."""
         size = int.from_bytes(self._staged[:4], "big", signed=True)
         if self._start + size > self._file_end:
             raise self._damage(Stop.SIZE)
@@ -146,8 +146,8 @@ class IncomingLog:
     def _skip_filler(self) -> bool:
         """Append the BLANK record once all bytes up to the end of the file have arrived.
 
-        They are zeros, or what an earlier crash of a Java master left there. They are no records
-        and are not copied.
+        They are zeros, or remains of an earlier crash of a Java master. They are no records and are
+        not copied.
         """
         if self.position < self._file_end:
             return False

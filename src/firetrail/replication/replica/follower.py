@@ -48,8 +48,8 @@ from firetrail.system import System, Threads
 from firetrail.text import human_time
 
 REQUEST_MAX_S = 24.0
-"""The longest time limit of a request. It is doubled after each attempt in which the master did not
-answer in time, because a master on a busy machine can be slow for long."""
+"""The maximum time limit of a request. The limit is doubled after each attempt in which the master
+did not answer in time, because a master on a busy machine can be slow for long."""
 
 SOON_S = 0.1
 """Pause before a broker is asked again that is not the master yet, and probably becomes it soon."""
@@ -91,7 +91,7 @@ class FollowerSettings:
 
 
 class _MasterChanged(Exception):
-    """The master was changed; begin again with the new one."""
+    """The master has changed; begin again with the new one."""
 
 
 class Follower:
@@ -155,7 +155,7 @@ class Follower:
         self._task = asyncio.get_running_loop().create_task(self._run())
 
     async def stop(self) -> None:
-        """Leave the master, and wait until nothing is appended any more."""
+        """Leave the master, and wait until the last append has ended."""
         if self._task is None:
             return
         self._task.cancel()
@@ -270,7 +270,7 @@ class Follower:
 
     @property
     def _is_cut_by_group(self) -> bool:
-        """Whether the group removes what its master lacks, without an operator."""
+        """Whether the group removes records that its master lacks, without an operator."""
         return self._settings.member != NO_MEMBER
 
     async def _pause(self) -> None:
@@ -388,9 +388,10 @@ class Follower:
             watching.result()
 
     async def _watch(self, connection: HAClient, master: Master) -> None:
-        """Ask regularly how far the master is, and report if it does not send what it has.
+        """Ask for the end of the master's log regularly, and report if it does not send the log up
+        to there.
 
-        A connection after one that was silent counts only when it has delivered something.
+        After a silent connection, the next one counts only once it has delivered data.
         """
         while self._is_silent and not connection.status.read_at_ms:
             await asyncio.sleep(self._settings.retry_s)
@@ -419,7 +420,8 @@ class Follower:
             missing = there.end > self._log.max_offset
 
     def _silence(self, seen: HAClientStatus) -> str:
-        """Return that nothing arrives over a connection; empty while this can be chance."""
+        """Return the error about a connection over which no data arrives; empty while this may be
+        chance."""
         silent_s = seen.silent_s(self._clock.now_ms())
         if silent_s <= self._settings.unheard_s:
             return ""

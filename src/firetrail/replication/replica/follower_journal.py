@@ -17,7 +17,7 @@ _log = logging.getLogger(__name__)
 
 
 class FollowerJournal:
-    """The state of a replica. News is logged at once, and what lasts at growing intervals.
+    """The state of a replica. Changes are logged at once, and lasting states at growing intervals.
 
     Attributes:
         state: The present activity of the replica.
@@ -72,7 +72,7 @@ class FollowerJournal:
             _log.warning("master %s: %s: %s", broker, _PROBLEMS[state], error)
 
     def note_unknown_end(self, error: str) -> None:
-        """Log that the master does not tell where its log ends, if that is due.
+        """Log that the master does not report the end of its log, if that is due.
 
         Args:
             error: Its answer, or why there is none.

@@ -15,7 +15,7 @@ class FollowerState(Enum):
     """The master's log is being compared with the replica's."""
     FOLLOWING = "following"
     STUCK = "stuck"
-    """The master does not have, or does not send, what the replica needs next."""
+    """The master does not have, or does not send, the records that the replica needs next."""
     DIVERGED = "diverged"
     """The logs of master and replica are not the same."""
     FAILED = "failed"

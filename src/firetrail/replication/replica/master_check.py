@@ -47,9 +47,9 @@ RANGE_ATTEMPTS, RANGE_PAUSE_S = 5, 1.0
 start."""
 _JAVA_FAILURE = re.compile(r"\bjava\.\w+\.\w+(Exception|Error)\b")
 FIRETRAIL_KEY = "ha_allowed_peers"
-"""A setting that every Firetrail broker has, and no other one."""
+"""A setting that only Firetrail brokers have."""
 _ACL_1_REFUSAL = "AclException"
-"""In the remark of a broker that checks with ACL 1.0; its code is that of all other errors."""
+"""Part of the remark of a broker with ACL 1.0, whose response code is that of all other errors."""
 EMPTY_REMEDY = "move the replica's folder away and start it with an empty one"
 
 
@@ -106,7 +106,7 @@ class MasterConfig(NamedTuple):
     role: str
     """``brokerRole`` in capitals; empty if the master does not send it."""
     is_firetrail: bool
-    """Whether the master is Firetrail, and so tells replicas what is confirmed."""
+    """Whether the master is Firetrail, which sends confirmations to replicas."""
 
 
 def sign_remedy(error: RequestError) -> str:
@@ -343,8 +343,8 @@ async def check_history(
         log: The log of the replica.
         master: The master.
         copy_of: The broker of another name whose log the replica is known to have. Default: none.
-        is_cut_by_group: Whether the replica is a member of a group, which removes by itself what
-            the master lacks. Otherwise an operator has to do it. Default: False.
+        is_cut_by_group: Whether the replica is a member of a group, which removes records that the
+            master lacks. Otherwise an operator has to do it. Default: False.
 
     Raises:
         DivergedError: The logs differ, or the master's is shorter.
@@ -382,9 +382,9 @@ async def check_history(
 
 
 async def _is_blank(master: Master, offset: int) -> bool:
-    """Return whether the master fills up a file from ``offset``, at which a record has ended.
+    """Return whether the master fills a file up from ``offset``, at which a record has ended.
 
-    Java returns the BLANK record; Firetrail says that there is no message.
+    Java returns the BLANK record; Firetrail answers that there is no message.
     """
     content = await master.record(offset)
     return content is None or content[4:8] == MAGIC_BLANK.to_bytes(4, "big")

@@ -1,7 +1,7 @@
 """The fence of a store: the time until which the master of a group may acknowledge messages.
 
-A closure of the gate is not enough for this. A process can be stopped for any time, and the first
-thing that it does afterwards may be to answer a request. So a put asks the clock.
+Closing the gate is not enough for this: a process can be suspended for any time, and may answer a
+request first when it continues. So each put checks the clock.
 """
 
 import math
@@ -19,7 +19,7 @@ class Fence(Protocol):
 
 
 class NoFence:
-    """The fence of a store that no other one can replace."""
+    """The fence of a store without a group, which always allows acknowledgements."""
 
     refusal = ""
 

@@ -69,7 +69,7 @@ class Gate:
             return "; ".join(text for reason, text in self._reasons.items() if reason != closure)
 
     def shut_for_good(self, reason: str) -> None:
-        """Refuse puts for good, without a lock that a thread lost in a fork may hold."""
+        """Refuse puts for good, without taking a lock that a thread lost in a fork may hold."""
         self._reasons = {Closure.CLOSED: reason}
         self.is_temporary = False
         self.refusal = reason

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from firetrail.store.dispatch.dispatcher import Dispatcher
 
 CATCH_UP_S = 1.0
-"""The time that a read waits, at most, until messages that were put before it are dispatched."""
+"""Maximum time that a read waits until messages that were put before it are dispatched."""
 CHECK_S = 0.001
 """The pause between two checks of the position of the dispatcher while requests wait."""
 
@@ -26,7 +26,7 @@ class CatchUps:
 
         Args:
             loop: The event loop that handles the requests.
-            dispatcher: Dispatches what they wait for.
+            dispatcher: Dispatches the messages that they wait for.
         """
         self._loop = loop
         self._dispatcher = dispatcher

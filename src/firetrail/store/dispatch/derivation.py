@@ -28,14 +28,15 @@ from firetrail.store.queues.generations import QueueGenerations, begins_generati
 from firetrail.store.queues.queue_table import QueueTable
 
 ROWS_PER_STEP_MAX = 1 << 16
-"""Steps grow to this size if many queues alternate, because the work per run is in Python."""
+"""Maximum size to which steps grow if many queues alternate, because the work per run is in
+Python."""
 UNITS_PER_RUN = 32
-"""Units per run, on average, below which steps grow."""
+"""The average number of units per run below which steps grow."""
 STEPS_AHEAD = 2
 
 
 class DeadlineExceeded(Exception):
-    """The time for the work was over before all of it was done."""
+    """The time limit passed before the work was done."""
 
 
 class Arrival(NamedTuple):

@@ -1,8 +1,8 @@
 """The dispatcher: it keeps consume queues and index up to date with the log, in its order.
 
-The thread waits until the log grows, processes what is new in one step, and tells the listeners
-which queues have new messages. A range may be dispatched again: queues and index skip what they
-have.
+The thread waits until the log grows, processes new records in one step, and tells the listeners
+which queues have new messages. A range may be dispatched again: queues and index skip entries that
+they have.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from firetrail.system import NO_DESCRIPTOR
 
 _log = logging.getLogger(__name__)
 QUIET_ROUNDS = 20
-"""The log counts as quiet after this many checks, a millisecond apart, that found nothing."""
+"""The number of unsuccessful checks, a millisecond apart, after which the log counts as quiet."""
 RELIEVED_S = 0.1
 """The time for which the thread leaves the log to an event loop that has dispatched messages."""
 HELP_S = 0.002
@@ -35,7 +35,7 @@ The creation of a queue costs far more than the put of its first message, so a p
 queue has to wait.
 """
 BEHIND_MAX = 64 << 20
-"""Bytes of the log that may wait to be dispatched before puts are slowed down.
+"""Number of bytes that may wait to be dispatched before puts are slowed down.
 
 Batches wait then, and single puts that need more than room in the active file: at least one per
 32 MiB.
@@ -220,7 +220,7 @@ class Dispatcher:
             self._on_failure(error)
 
     def _round(self) -> bool:
-        """Dispatch what the log has, or wait for more; return False after the last round.
+        """Dispatch the rest of the log, or wait for more; return False after the last round.
 
         A stop that is requested during a round does not make it the last one: messages may have
         been appended between its check of the log and the stop.

@@ -13,11 +13,12 @@ LATER_S = 0.01
 
 
 class LoopDispatch:
-    """Dispatches what one event loop puts; before :meth:`attach`, there is no such loop.
+    """Dispatches the messages that one event loop puts; before :meth:`attach`, there is no such
+    loop.
 
     All puts of one iteration of the loop are dispatched together, at its end. A request that a
-    client makes after it has got the response to a send is handled after that. On a SYNC_MASTER
-    the same is true of what replicas confirm to the loop.
+    client makes after it has got the response to a send is handled after that. On a SYNC_MASTER the
+    same is true of messages that replicas confirm to the loop.
     """
 
     def __init__(self, log: CommitLog, dispatcher: Dispatcher) -> None:
@@ -53,7 +54,7 @@ class LoopDispatch:
             self._later = loop.call_later(LATER_S, self._dispatch)
 
     def confirmed(self) -> None:
-        """Dispatch what replicas have confirmed."""
+        """Dispatch messages that replicas have confirmed."""
         if get_ident() == self.thread:
             self.appended(is_urgent=True)
         else:
@@ -67,7 +68,8 @@ class LoopDispatch:
         self.dispatcher.relieve()
 
     def catch_up(self) -> Awaitable[None] | None:
-        """Dispatch what consumers may see now; return what waits for the rest, None if that is all.
+        """Dispatch messages that consumers may see now; return an awaitable of the rest, None
+        without any.
 
         Messages that a producer put without waiting (``WAIT=false``) are not part of it before they
         are synced, if the store has SYNC_FLUSH.

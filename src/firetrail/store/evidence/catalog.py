@@ -48,7 +48,8 @@ class Catalog:
         root: The folder of the store.
         folders: The queues that have a folder.
         store_time: Returns the store time (ms) of the record at a physical offset.
-        known: What the inventory proves; that of an empty one if Java has written the store since.
+        known: The queues that the inventory proves; those of an empty one if Java has written the
+            store since.
     """
 
     def __init__(

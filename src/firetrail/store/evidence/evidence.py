@@ -35,11 +35,11 @@ from firetrail.store.queues.queue_table import QueueKey, QueueTable
 from firetrail.system import System
 
 SAMPLED_FILES = 32
-"""Files of the log, the newest ones, whose first records are sampled."""
+"""Number of newest files of the log whose first records are sampled."""
 SAMPLED_ROWS = 16
-"""Records that are sampled at the beginning of each file."""
+"""Number of records that are sampled at the beginning of each file."""
 SAMPLED_BYTES = 1 << 20
-"""Bytes that are sampled at the beginning and at the end of the log, at most."""
+"""Maximum number of bytes that are sampled at the beginning and at the end of the log."""
 
 _log = logging.getLogger(__name__)
 

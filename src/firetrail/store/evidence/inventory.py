@@ -47,7 +47,7 @@ from firetrail.store.root.watermark import Watermark
 from firetrail.system import NO_SPACE, System
 
 NOTE_INTERVAL_S = 30.0
-"""The pause between records of new queues and index files; the cost grows with the queues."""
+"""The pause between two lists of new queues and index files; its cost grows with the queues."""
 CONFIG_FILES = {
     TOPICS_JSON: "topics have default settings, and topics without messages are lost",
     GROUPS_JSON: "consumer groups have default settings",
@@ -55,7 +55,7 @@ CONFIG_FILES = {
     LMQ_OFFSETS: "consumer groups continue where consumerOffset.json says, or start over",
     DELAY_OFFSETS: "delayed messages that are still in the log are delivered again",
 }
-"""The broker's files that are missed, and the effect of starting a broker without them."""
+"""The broker's files whose loss is noticed, and the effect of starting a broker without them."""
 _VERSION = 2
 _NEVER = -1
 _log = logging.getLogger(__name__)
@@ -88,7 +88,7 @@ class ListedQueues(NamedTuple):
 
 
 class Inventory(NamedTuple):
-    """The files that must exist, and how much they hold."""
+    """The files that must exist, and the extent of their content."""
 
     durable_offset: int = _NEVER
     """The end of the log on disk when the list was written, from which the listed files follow."""
@@ -273,12 +273,13 @@ class InventoryFile:
             self._system.files.remove(self._root / INVENTORY)
 
     def distrust(self) -> None:
-        """Ignore all but what was being rebuilt, because a Java broker has written the store."""
+        """Ignore all entries but those about a rebuild, because a Java broker has written the
+        store."""
         rebuilding, index = self.noted.rebuilding, self.noted.rebuilding_index
         self.noted = Inventory(rebuilding=rebuilding, rebuilding_index=index)
 
     def note_rebuilding(self, queues: tuple[QueueKey, ...], index: bool) -> None:
-        """Record durably what will be derived again; until then the list is not valid."""
+        """Record durably which files will be derived again; until then the list is not valid."""
         with self._guard:
             self.noted = self.noted._replace(
                 durable_offset=_NEVER, rebuilding=queues, rebuilding_index=index

@@ -1,6 +1,6 @@
 """The index: all index files of a store, oldest first, and queries over them.
 
-Only the newest file is written. Its end offset says how far the log is indexed, so a range of the
+Only the newest file is written. Its end offset shows how far the log is indexed, so a range of the
 log can be passed again. Only records with keys move it.
 """
 
@@ -154,9 +154,9 @@ class Index:
         """Return the part of the newest files to keep: whole entries of records before ``log_end``.
 
         If ``trusted``, everything before ``log_end`` is known to have been synced. Otherwise only
-        what is found counts, without the last record, which may lack some of its keys. Bytes that a
-        crash left after the last entry may look like one, but the log has no record where it
-        points.
+        existing entries count, except for those of the last record, which may lack some of its
+        keys. Bytes that a crash left after the last entry may look like one, but the log has no
+        record where it points.
         """
         for number, file in reversed(list(enumerate(self.files))):
             keep = file.kept_before(log_end)

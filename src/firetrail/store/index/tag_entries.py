@@ -1,7 +1,7 @@
 """Tags in an index: RocketMQ 5.5 adds them beside the keys, earlier versions do not.
 
-Nothing in the files says so, but a message with a tag shows it: all its entries are adjacent, and
-one of them is that of the tag or none is.
+The files do not record this, but a message with a tag shows it: all its entries are adjacent, and
+either one of them is that of the tag or none is.
 """
 
 from collections.abc import Iterator
@@ -18,9 +18,9 @@ from firetrail.store.log.log_records import record_at
 from firetrail.store.results import decode_message
 
 TAG_PREFIX = "T#"
-"""The prefix of a tag in place of a key: ``topic#T#tag`` is hashed."""
+"""The prefix of a tag in place of a key: the hashed text is ``topic#T#tag``."""
 ENTRIES_EXAMINED_MAX = 1000
-"""Entries, the newest ones, that are examined before the answer counts as unknown."""
+"""Number of newest entries that are examined before the answer counts as unknown."""
 
 
 def has_tag_entries(index: Index, log: SegmentQueue) -> bool | None:

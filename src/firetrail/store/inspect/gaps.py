@@ -25,9 +25,10 @@ from firetrail.store.reads.reader import TIME_MAX
 from firetrail.store.root.folder import last_held_by_java
 
 SECTOR = 512
-"""A disk loses at least this many bytes; one used slot in them shows that the others are good."""
+"""Minimum number of bytes that a disk loses together; one used slot in them shows that the others
+are good."""
 CHAIN_MAX = 1_000_000
-"""Entries of one chain that are read at most."""
+"""Maximum number of entries of one chain that are read."""
 _STEP = 1 << 20
 
 

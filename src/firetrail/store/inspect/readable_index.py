@@ -13,9 +13,9 @@ from firetrail.system import System
 def load_index_files(
     system: System, root: Path, geometry: IndexGeometry, *, live: bool
 ) -> tuple[tuple[IndexFile, ...], list[Problem]]:
-    """Return the index files of a store, and what is wrong with those that cannot be read.
+    """Return the index files of a store, and the errors of those that cannot be read.
 
-    A file that does not show its geometry has that of the others, or else ``geometry``. In a
+    A file that does not show its geometry gets that of the others, or else ``geometry``. In a
     ``live`` store, retention may delete a file while it is opened.
     """
     folder = root / INDEX

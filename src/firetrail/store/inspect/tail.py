@@ -37,14 +37,14 @@ class TailKind(Enum):
 
 
 class Tail(NamedTuple):
-    """The verdict, and what follows the last record (None for zeros, or if no file follows)."""
+    """The verdict, and the damage after the last record (None for zeros, or if no file follows)."""
 
     kind: TailKind
     found: Damage | None
 
 
 def read_tail(view: StoreView) -> Tail:
-    """Classify what follows the end of the log; nothing in a live store, which may write there."""
+    """Classify the bytes after the end of the log; none in a live store, which may write there."""
     if not view.log.segments:
         lost = _lost_log(view)
         return Tail(TailKind.NOTHING if lost is None else TailKind.DAMAGED, lost)
@@ -61,7 +61,7 @@ def read_tail(view: StoreView) -> Tail:
 
 
 def check_end(view: StoreView) -> None:
-    """Raise StoreDamagedError if the log ends before what was known to be in it."""
+    """Raise StoreDamagedError if the log ends before messages that were known to be in it."""
     tail = read_tail(view)
     if tail.kind is not TailKind.DAMAGED or tail.found is None:
         return

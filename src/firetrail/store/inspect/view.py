@@ -83,9 +83,9 @@ class ViewFindings(NamedTuple):
 
 
 _UNITS_KEPT = 16 << 20
-"""Bytes of units, of all queues together, that a view keeps so as not to read them again."""
+"""Maximum size of the units of all queues that a view caches."""
 _TOPICS_SAMPLED = 16
-"""Topics whose files are sampled for the size of all queue files."""
+"""Number of topics whose files are sampled for the size of all queue files."""
 _QUEUE_FAULTS: dict[type[Exception], ProblemKind] = {
     SegmentSizeError: ProblemKind.FILE_SIZE,
     StoreDamagedError: ProblemKind.FILE_MISSING,
@@ -239,7 +239,7 @@ class StoreView:
     def _read_tails(
         self, queues: Iterable[QueueKey]
     ) -> tuple[dict[QueueKey, QueueTail], dict[QueueKey, Problem]]:
-        """Return the ends of queues, and what is wrong with those that cannot be read.
+        """Return the ends of queues, and the errors of those that cannot be read.
 
         Their files are closed again, because there may be very many.
         """

@@ -12,7 +12,7 @@ from firetrail.system import System
 QueueUnit = tuple[str, int, int]
 """Topic, queue id and queue offset."""
 PLACES_MAX = 10_000
-"""Places that are remembered. Further ones are counted, and found again after repairs."""
+"""Maximum number of remembered places. Further ones are counted, and found again after repairs."""
 
 
 @dataclass(eq=False, slots=True)
@@ -21,7 +21,7 @@ class DamagedPlace:
 
     Attributes:
         physical_offset: The position.
-        error: File, offset and what is wrong.
+        error: File, offset and description of the damage.
         since: The time at which it was found, in monotonic seconds.
         is_given_up: Whether consumers skip it: it could not be repaired in time.
         queues: The queues with consumers that came across it.

@@ -17,9 +17,9 @@ from firetrail.store.queues.consume_queue import ConsumeQueue
 from firetrail.store.queues.queue_table import QueueKey
 
 RANGE_MAX = 10_000
-"""Messages that are read to find the end of a damaged range."""
+"""Maximum number of messages that are read to find the end of a damaged range."""
 REPORTED_MAX = 1000
-"""Ranges that are remembered as reported; beyond this, some are reported again."""
+"""Maximum number of ranges that are remembered as reported; beyond it, some are reported again."""
 READ_REMEDY = "list all damage with 'firetrail fsck STORE'; other messages can be read"
 
 _log = logging.getLogger(__name__)
@@ -72,7 +72,7 @@ def _fits(queue: ConsumeQueue, offset: int, unit: ConsumeQueueUnit) -> bool:
 
 
 def _fault(segment: Segment, physical_offset: int) -> str | None:
-    """Describe what is wrong with the record at a position in the log; None if it is good."""
+    """Describe the damage of the record at a position in the log; None if it is good."""
     columns = Columns(1)
     at, limit = physical_offset - segment.base, segment.committed
     rows, _, stop = scan(segment.view, at, limit, segment.base, columns.table, Check.RECORD)

@@ -8,7 +8,7 @@ from firetrail.store.integrity.damaged_messages import record_damage
 from firetrail.store.log.commit_log import CommitLog
 
 ROWS = 256
-"""Records of one part."""
+"""Maximum number of records of one part."""
 _BLANK = layout.BLANK.struct.unpack_from
 
 
@@ -54,7 +54,7 @@ class LogPatch:
 
         Args:
             offset: The physical offset of the first record.
-            records: What :meth:`read` of a broker with the same log has returned.
+            records: The result of :meth:`read` on a broker with the same log.
 
         Raises:
             StoreDamagedError: They are not good records for this place.

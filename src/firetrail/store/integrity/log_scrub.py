@@ -15,7 +15,7 @@ from firetrail.store.log.walk import Damage, LogWalk, RecordBatch
 from firetrail.system import System
 
 ROWS = 16
-"""Records that are checked at once: a step reads at most this many more than it should."""
+"""Number of records that are checked together: a step exceeds its size by at most as many."""
 WAIT_REMEDY = "it can be repaired when a good record follows it in the log"
 
 
@@ -64,7 +64,8 @@ class LogScrub:
 
     @property
     def _end(self) -> int:
-        """The end of what is on disk and, as far as replicas are concerned, certain to stay."""
+        """The end of the part of the log that is on disk and, as far as replicas are concerned,
+        certain to stay."""
         return min(self._log.flushed_offset, self._log.shown_offset)
 
     def step(self, size: int) -> int:

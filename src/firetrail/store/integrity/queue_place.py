@@ -3,7 +3,8 @@
 A record contains its topic, its queue and its queue offset, which only the checksum of
 ``property_crc`` covers. If the queue unit through which a record is read says otherwise, one of the
 two is damaged. The kernels compare them too (:func:`~firetrail.format.kernels.scan.is_message`);
-what they refuse is decided here. A unit of a light queue says nothing about a record.
+this module decides about records that they refuse. A unit of a light queue says nothing about a
+record.
 
 Java can leave a queue in which the numbers of all records differ from those of their units by a
 constant. Such a difference is no damage: it shows in the neighbours as well.

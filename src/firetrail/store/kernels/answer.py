@@ -32,7 +32,7 @@ COMPILED = cython.compiled
 _UNIT = cython.declare(cython.Py_ssize_t, layout.UNIT.size)
 _AT_SIZE = cython.declare(cython.Py_ssize_t, layout.UNIT.offsets["size"])
 _OFFSET_MAX = cython.declare(cython.longlong, (2**63 - 1) // layout.UNIT.size)
-"""Larger queue offsets have no position in bytes."""
+"""The largest queue offset that has a position in bytes."""
 _UNCHECKED = cython.declare(cython.int, -1)
 _GOOD = cython.declare(cython.int, -1)
 

@@ -19,15 +19,16 @@ else:
 COMPILED = cython.compiled
 
 EXHAUSTED = 0
-"""All units were examined."""
+"""The result after all units were examined."""
 FULL = 1
-"""A limit was reached: the unit at the position belongs to the next read."""
+"""The result at a limit: the unit at the position belongs to the next read."""
 ELSEWHERE = 2
-"""The record of the unit at the position is not in the given segment."""
+"""The result if the record of the unit at the position is not in the given segment."""
 DAMAGED = 3
-"""The record of the unit at the position is damaged."""
+"""The result if the record of the unit at the position is damaged."""
 UNCHECKED = -1
-"""Instead of a :class:`~firetrail.format.columns.Check`: records are not looked at."""
+"""The value instead of a :class:`~firetrail.format.columns.Check` with which records are not
+read."""
 
 _EXHAUSTED = cython.declare(cython.int, EXHAUSTED)
 _FULL = cython.declare(cython.int, FULL)
@@ -42,7 +43,7 @@ _SIGN = cython.declare(cython.longlong, 2**31)
 
 @cython.cclass
 class Selection:
-    """The messages found so far, and what still fits.
+    """The messages found so far, and the remaining limits.
 
     Limits differ for messages in memory and for those below physical offset ``disk_below``, which
     are on disk. The first message is taken even if it is larger. ``check`` says how closely records

@@ -186,7 +186,8 @@ class CommitLog:
         return max(self.confirmed_offset, self.once_confirmed)
 
     def dispatchable(self) -> int:
-        """Return the end of what may be dispatched: consumers must not see what could be lost."""
+        """Return the end of the part that may be dispatched: consumers must not see messages that
+        could be lost."""
         return min(self.sendable_offset, self.shown_offset)
 
     # -- append -------------------------------------------------------------------------------

@@ -79,7 +79,8 @@ class ViewLog(SegmentQueue):
     """The segments of a log that is only read.
 
     A file that is too short is read to its end, one that is too long up to the expected size. There
-    may be gaps between files. ``committed`` of each segment is the end of what readers see.
+    may be gaps between files. ``committed`` of each segment is the end of the part that readers
+    see.
     """
 
     def __init__(self, system: System, root: Path, *, is_local: bool = True) -> None:

@@ -124,7 +124,7 @@ class Waiters:
         self._waiting.append(waiter)
 
     def drop_timed_out(self) -> None:
-        """Forget the callers at the head that wait no longer. No other thread may call `tell`."""
+        """Forget the callers at the head that no longer wait. No other thread may call `tell`."""
         while self._waiting and self._waiting[0].timed_out:
             self._waiting.popleft()
 
@@ -250,7 +250,7 @@ class LogFlusher:
             self._log.announce()
 
     def give_up(self) -> None:
-        """Sync nothing any more; notify current and later waiters."""
+        """Stop syncing; notify current and later waiters."""
         self._ended = True
         self._tell_waiters()
 
@@ -267,7 +267,8 @@ class LogFlusher:
         return config.flush_interval_ms / 1000
 
     def _commit_and_flush(self) -> bool:
-        """Commit and sync what is due; everything at the thorough interval or for a waiter."""
+        """Commit and sync the bytes that are due; all of them at the thorough interval or for a
+        waiter."""
         config = self._live.current
         now = self._clock.monotonic()
         thorough = (now - self._last_thorough) * 1000 >= config.flush_thorough_interval_ms

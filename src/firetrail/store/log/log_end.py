@@ -10,7 +10,7 @@ from firetrail.store.log.walk import LogWalk, RecordBatch
 from firetrail.store.problems import ProblemKind
 
 FOLLOWED_MAX = 64 << 20
-"""Bytes of log that are followed before queues of other topics are read."""
+"""Maximum number of bytes of the log that are followed before queues of other topics are read."""
 
 
 class LogEnd(NamedTuple):
@@ -52,7 +52,7 @@ def _record_size(log: ViewLog, pointer: RecordPointer, trusted: bool) -> int | N
 
 
 class _Followed(NamedTuple):
-    """The end of the records that verify, and what follows them."""
+    """The end of the records that verify, and the following damage."""
 
     end: int
     last: list[int]  # offsets of the last records, beginning with the one that was known
@@ -85,8 +85,8 @@ class EndSearch:
     def short_way(self, known: LogEnd, durable: int, *, vouched: bool) -> LogEnd | None:
         """Return the end after reading only some queues, or None if all of them are needed.
 
-        ``vouched`` says that the queues that were read hold everything the caller asks for. Then
-        none of that can be after the zeros that follow. Otherwise a hole in the log would look
+        ``vouched`` is True if the queues that were read hold all messages that the caller asks for.
+        Then none of them can be after the zeros that follow. Otherwise a hole in the log would look
         like its end, unless the log is being written.
         """
         if known.offset == self.clean_end and self._is_nothing_at(known.offset):

@@ -17,7 +17,7 @@ from firetrail.storage.segment_queue import SegmentQueue
 _HEAD = layout.RECORD_HEAD.struct.unpack_from
 _INT64 = layout.STORE_TIME.struct.unpack_from
 SEARCHED_MAX = 10_000
-"""Records that are read, one by one, in the search for a record of unknown position."""
+"""Maximum number of records that are read in the search for a record of unknown position."""
 _TIME_END = layout.RECORD_HEAD.size + layout.HOST_V6_SIZE + layout.STORE_TIME.size
 """The end of a record's store time for any host; within the shortest record."""
 _MAGICS = (layout.MAGIC_V1, layout.MAGIC_V2)

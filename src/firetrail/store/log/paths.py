@@ -29,7 +29,7 @@ from firetrail.system import Files
 PATHS_KEY = "storePathCommitLog"
 READ_ONLY_KEY = "readOnlyCommitLogStorePaths"
 _STORE_KEY = "store"
-"""The folder of the store to which folders elsewhere belong."""
+"""The link from folders elsewhere to the folder of the store that they belong to."""
 
 
 class LogPaths(NamedTuple):

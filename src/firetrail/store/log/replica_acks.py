@@ -10,7 +10,7 @@ from firetrail.store.log.flusher import Waiter, Waiters
 from firetrail.store.settings.config import BrokerRole, StoreConfig
 
 NO_MEMBER = 0
-"""In the place of its number, for a replica that is not a member of a group."""
+"""The number of a replica that is not a member of a group."""
 RETURN_S = 3.0
 """The time that the puts of a group wait for members that are not connected: since the master
 began, or since one was lost. Most members connect again within this time, or leave the in-sync
@@ -35,7 +35,8 @@ def copies_needed(config: StoreConfig, connected: int, *, in_group: bool) -> int
 
 
 def starts_unconfirmed(config: StoreConfig, *, in_group: bool) -> bool:
-    """Return whether a store that is opened must be told what is confirmed, by replicas or master.
+    """Return whether a store learns the confirmed offset from replicas or its master only after it
+    was opened.
 
     The arguments are those of :func:`copies_needed`.
     """
@@ -246,13 +247,14 @@ class ReplicaAcks:
                 self._tell_waiters()
 
     def give_up(self) -> None:
-        """Notify current and later waiters: nothing is confirmed any more, the store is closed."""
+        """Notify current and later waiters that no more messages are confirmed, because the store
+        is closed."""
         with self._guard:
             self._final = self._log.confirmed_offset
             self._tell_waiters()
 
     def _tell_waiters(self) -> None:
-        """Notify those that wait no longer. Two threads at a time could miss one."""
+        """Notify the waiters whose wait is over. Two threads at the same time could miss one."""
         if self._final is None:
             self._waiters.tell(self._log.confirmed_offset)
         else:

@@ -14,7 +14,7 @@ from firetrail.storage.segment import Segment
 from firetrail.store.log.log_records import scan_record
 
 ROWS_PER_STEP = 4096
-"""Records that one call of the scanner decodes."""
+"""Number of records that one call of the scanner decodes."""
 
 _MAGIC = re.compile(
     b"|".join(re.escape(magic.to_bytes(4, "big")) for magic in (layout.MAGIC_V1, layout.MAGIC_V2))
@@ -63,7 +63,7 @@ def record_offsets(segment: Segment, start: int, limit: int) -> array[int]:
     Args:
         segment: The segment.
         start: The physical offset of the first one.
-        limit: The position in the segment at which what was written ends.
+        limit: The position in the segment at which the written part ends.
     """
     columns = Columns(ROWS_PER_STEP)
     at = start - segment.base
@@ -92,7 +92,7 @@ def _scan_into_hole(
 def _has_zeros_in_topic(view: bytes | memoryview, columns: Columns, row: int) -> bool:
     """Return whether a topic contains zeros.
 
-    Then a block of the file was never written, and nothing after the topic in the record shows it.
+    Then a block of the file was never written, which no later field of the record shows.
     """
     at = columns.column(col.TOPIC_AT)[row]
     return 0 in bytes(view[at : at + columns.column(col.TOPIC_SIZE)[row]])

@@ -1,6 +1,6 @@
 """A walk over the log, record by record, that skips everything that is not a record.
 
-Damage does not end the walk: it continues at the next good record and reports what it skipped. The
+Damage does not end the walk: it continues at the next good record and reports the skipped part. The
 caller must know where the log ends, because old records that no longer count may follow the end.
 """
 
@@ -192,7 +192,7 @@ class LogWalk:
 
 
 def describe_stop(view: memoryview, at: int, limit: int, stop: Stop) -> str:
-    """Describe what is wrong with the bytes at which a scan of ``view[:limit]`` stopped."""
+    """Describe the fault of the bytes at which a scan of ``view[:limit]`` stopped."""
     if stop is Stop.EMPTY:
         return "zeros where a record should begin"
     if stop is Stop.PHYSICAL_OFFSET:

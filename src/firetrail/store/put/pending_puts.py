@@ -78,8 +78,8 @@ class PendingPuts:
             loop: The event loop that puts messages.
             acks: The confirmations of replicas.
             time_limit_ms: Returns how long a put may wait, in milliseconds.
-            outcome_of: Takes what was stored, whether replicas have confirmed it, and when the put
-                began; returns the result of the put.
+            outcome_of: Takes the stored message, whether replicas have confirmed it, and when the
+                put began; returns the result of the put.
         """
         self.loop = loop
         self._acks = acks

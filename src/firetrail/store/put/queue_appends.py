@@ -14,7 +14,7 @@ from firetrail.store.results import PutResult
 
 
 class QueueAppends:
-    """Appends what takes more than a write to the active file of the log.
+    """Appends messages that take more than a write to the active file of the log.
 
     All methods raise a StoreError, Busy or an OSError if nothing was stored.
     """

@@ -29,14 +29,15 @@ from firetrail.storage.segment import Segment
 from firetrail.storage.segment_queue import SegmentQueue
 
 LOOK_BACK = 4096
-"""Units at the end of a queue among which the last address is looked for."""
+"""Number of units at the end of a queue among which the last address is searched for."""
 SKIPPED_FILES_MAX = 4
-"""Files that are left unused after a crash so that lost units do not get other addresses."""
+"""Number of files that stay unused after a crash so that lost units do not get other addresses."""
 
 Describe = Callable[[int, int], tuple[int, bytes]]
-"""Returns store time and filter bitmap of the record of a queue, at an offset and of a size."""
+"""A function that returns the store time and filter bitmap of a record of a queue, given its offset
+and size."""
 UnitAt = Callable[[int], ConsumeQueueUnit | None]
-"""Returns the unit at a queue offset."""
+"""A function that returns the unit at a queue offset."""
 
 _UNITS = layout.UNIT.struct
 _ADDRESS = struct.Struct(">q")
@@ -52,7 +53,7 @@ class QueueExtension:
 
         Args:
             files: Its files, not loaded yet.
-            describe: Returns what new units contain; None if none are written.
+            describe: Returns the content of new units; None if none are written.
         """
         self.files = files
         self._describe = describe

@@ -11,7 +11,7 @@ _NO = 0
 _MAYBE_ONLY = frozenset({MAYBE})
 
 UNITS_TRANSLATED = 256
-"""Units of a queue with extension files that one read with a filter examines."""
+"""Maximum number of units of a queue with extension files that one read with a filter examines."""
 
 
 class FilterBits(NamedTuple):
@@ -19,7 +19,8 @@ class FilterBits(NamedTuple):
 
     positions: tuple[int, ...]
     bits: int
-    """The length of a bitmap; others are of other settings and prove nothing."""
+    """The length of a bitmap; those of another length prove nothing, because the settings were
+    different."""
     since: int
     """Bitmaps of messages that were stored at this time (ms) or before do not know the group."""
 

@@ -17,7 +17,7 @@ from firetrail.storage.growth import PAGE_SIZE, QUEUE_GROWTH
 from firetrail.system import Files
 
 WINDOW = PAGE_SIZE // UNIT_SIZE * UNIT_SIZE
-"""Bytes of units that are read at a time."""
+"""Number of bytes of units that are read at a time."""
 _UNPACK = layout.UNIT.struct.unpack_from
 
 

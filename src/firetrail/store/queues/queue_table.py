@@ -39,7 +39,8 @@ from firetrail.system import System
 QueueKey = tuple[str, int]
 """Topic and queue id."""
 DescribeRecord = Callable[[str, int, int], tuple[int, bytes]]
-"""Returns store time and filter bitmap of the record of a topic, at an offset and of a size."""
+"""A function that returns the store time and filter bitmap of a record of a topic, given its offset
+and size."""
 
 
 class QueueExtent(NamedTuple):
@@ -54,7 +55,7 @@ class Extensions(NamedTuple):
 
     file_size: int
     describe: DescribeRecord | None
-    """Returns what new extended units contain; None if none are written."""
+    """A function that returns the content of new extended units; None if none are written."""
 
 
 class QueueTable:

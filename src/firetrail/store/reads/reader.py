@@ -34,12 +34,12 @@ from firetrail.store.settings.config import BrokerRole, StoreConfig
 _UNIT = UNIT.struct.unpack_from
 TIME_MAX = INT64_MAX
 CANDIDATES_MAX = 16_384
-"""Messages that a query by key compares with the key, some 40 ms. Their keys have the same hash,
-and keys with the same hash are easy to make."""
+"""Maximum number of messages that a query compares with the key: about 40 ms. Their keys have the
+same hash, and such keys are easy to create."""
 NEIGHBOURS_MAX = 1024
-"""Units on each side of a damaged one that are searched for a good one."""
+"""Maximum number of units on each side of a damaged one that are searched for a good one."""
 SLAVE_RATIO_LESS = 0.1
-"""The part of the memory by which a slave counts on less than its settings say, as in RocketMQ."""
+"""The part of the memory that a slave does not count on, as in RocketMQ."""
 
 
 class Boundary(Enum):

@@ -48,7 +48,7 @@ from firetrail.text import human_size
 _log = logging.getLogger(__name__)
 EVERYTHING = 1 << 62
 SCAN_THREADS = 4
-"""Segments that are scanned at the same time; more would only compete for the disk."""
+"""Number of segments that are scanned at the same time; more would only compete for the disk."""
 REMEDY = f"nothing was changed; check it with 'firetrail fsck STORE', then {LOG_REMEDY}"
 
 
@@ -248,7 +248,7 @@ class Recovery:
     # -- queues and index ---------------------------------------------------------------------
 
     def _dispatch_again(self, start: int, end: int, clean: bool, trusted: bool) -> None:
-        """Cut queues and index back to what is certain, and bring them up to ``end``."""
+        """Cut queues and index back to the part that is certain, and bring them up to ``end``."""
         queues_from, index_from = start, EVERYTHING
         if not clean:
             self._cut_queues(start, end, trusted)

@@ -241,7 +241,7 @@ class Restoration:
     # -- deriving ------------------------------------------------------------------------------
 
     def derive(self, lost: LostParts, policy: DerivePolicy, end: int) -> None:
-        """Derive what is lost from the whole log, up to ``end``, and sync it.
+        """Derive the lost parts from the whole log, up to ``end``, and sync them.
 
         Raises StoreDamagedError, before anything is changed, if the log cannot be followed.
         """
@@ -284,7 +284,8 @@ class Restoration:
                 self._queues.dirty.add(queue)
 
     def _check_log(self, lost: LostParts, delays: DelayLevels, end: int) -> None:
-        """Raise StoreDamagedError unless what is lost can be derived from the log up to ``end``."""
+        """Raise StoreDamagedError unless the lost parts can be derived from the log up to
+        ``end``."""
         policy = DerivePolicy(delays, wants=lambda run: run[:2] in lost.queues)
         derivation = Derivation(policy, keys=False)
         numbers: dict[QueueKey, int] = {}

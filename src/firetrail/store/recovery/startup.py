@@ -57,7 +57,7 @@ class Startup:
         """Whether the index contains tags beside the keys."""
 
     def run(self) -> RecoveryReport:
-        """Recover the log, queues and index, and derive again what is missing of them."""
+        """Recover the log, queues and index, and derive missing parts again."""
         clean, listed, noted = self._clean, self._listed, self.inventory.noted
         log, queues = self._parts.log.queue, self._parts.queues
         log.load()
@@ -92,7 +92,7 @@ class Startup:
     def _recover(
         self, catalog: Catalog, lost: LostParts, leaves_out: LeavesOut
     ) -> tuple[RecoveryReport, DerivePolicy]:
-        """Find the end of the log and derive everything up to it, except for what is lost."""
+        """Find the end of the log and derive queues and index up to it, except for lost parts."""
         clean, config, queues = self._clean, self._config, self._parts.queues
         index = None if lost.whole_index else self._parts.index
         if index is not None:

@@ -3,9 +3,10 @@
 Files are copied in the reverse of the order in which they are written. The marks (checkpoint and
 watermark) come first: everything that they say is on disk is on disk when the rest is copied. Then
 come the files of the broker, the queues and the index, and finally the log, which therefore has
-every record that the others refer to. At worst, the copy of a live store is what a crash during the
-copy would have left, with every message that was acknowledged before it began. It is recovered at
-once and then is a closed store. The copy of a store that is not in use is identical, file by file.
+every record that the others refer to. At worst, the copy of a live store has the state that a crash
+during the copy would have left, with every message that was acknowledged before it began. It is
+recovered at once and then is a closed store. The copy of a store that is not in use is identical,
+file by file.
 
 Files that are removed during the copy are skipped; retention removes only files that are no longer
 needed.

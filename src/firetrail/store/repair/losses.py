@@ -47,7 +47,7 @@ class LogFaults(NamedTuple):
 
 
 def find_faults(view: StoreView, check: Check = Check.RECORD) -> LogFaults:
-    """Check the whole log and what follows its end."""
+    """Check the whole log and the bytes after its end."""
     order = OrderCheck(view)
     damage: Damage | None = None
     last = -1
@@ -123,7 +123,7 @@ def loss_behind(view: StoreView, damage: Damage) -> Loss:
 
 
 def _recorded_end(view: StoreView) -> int:
-    """Return the end of the messages that something other than the log points to."""
+    """Return the end of the messages that queues, index or watermark point to."""
     durable = view.watermark.durable_offset if view.watermark is not None else 0
     return max(view.end, durable)
 

@@ -13,7 +13,7 @@ from firetrail.system import System
 
 LATE_S = 60.0
 """The time that a file system may take to free the space of a file after its name is gone. Some
-write their journal every 30 s. A file whose space does not come by then is no longer counted on."""
+write their journal every 30 s. Space that is not free by then is no longer expected."""
 
 
 @dataclass(slots=True)
@@ -26,7 +26,7 @@ class _RemovedFile:
     used: float
     """The used part of the disk when the file still had its name."""
     gone_at: float | None = None
-    """The time at which the name was first seen to be gone."""
+    """The time at which the name was first found to be missing."""
 
 
 class FreedSpace:

@@ -19,8 +19,8 @@ FEW_QUEUES_INTERVAL_MS = 5_000
 """While at most FEW_QUEUES queues are dirty, all of them and the index are synced this often."""
 
 NEW_QUEUES = 500
-"""New queues that wait until all queues are synced; a round syncs the others. A stop that had to
-sync tens of thousands of them would not end in time."""
+"""Maximum number of new queues that wait until all queues are synced; a round syncs the others. A
+stop that had to sync tens of thousands of them would take too long."""
 
 RELEASE_INTERVAL_MS = 5_000
 NEWEST_KEPT = 64 << 20
@@ -98,7 +98,8 @@ class Housekeeper:
         self._on_failure(error)
 
     def round(self) -> None:
-        """Flush what is due, record it in the watermark, and delete expired files."""
+        """Flush files that are due, record the positions in the watermark, and delete expired
+        files."""
         if self._failed:
             return
         now = self._clock.monotonic()
@@ -195,7 +196,7 @@ class Housekeeper:
         return True
 
     def write_watermark(self, *, clean: bool) -> None:
-        """Record durably what is on disk."""
+        """Record durably which positions are on disk."""
         with self._flushing:
             durable = self._log.flushed_offset
             dispatched = min(self._dispatched_offset, durable)

@@ -68,7 +68,8 @@ class Retention:
         self._waiting: set[SegmentQueue] = set()  # have removed files that are still being read
 
     def round(self) -> int:
-        """Check clock and disk, and delete what may go; return how many log files were deleted."""
+        """Check clock and disk, and delete files if possible; return the number of deleted log
+        files."""
         used = self._used()
         self._watch_disk(used)
         with self.guard:
@@ -102,8 +103,9 @@ class Retention:
         """Delete files, oldest first, and return how many.
 
         Args:
-            forced: Returns why the next file goes even if it has not expired; nothing if it stays.
-            is_due: Whether expired files go.
+            forced: Returns why the next file is deleted although it has not expired; empty if it is
+                kept.
+            is_due: Whether expired files are deleted.
         """
         queue = self._log.queue
         removed = settled = 0
@@ -130,7 +132,7 @@ class Retention:
         return removed
 
     def _pressure(self) -> str:
-        """Return why a file goes before it expires; nothing while the disk has enough room."""
+        """Return why a file is deleted before it expires; empty while the disk has enough space."""
         config = self._live.current
         used = self._used()
         if not config.clean_forcibly or used <= config.disk_clean_forcibly_ratio:

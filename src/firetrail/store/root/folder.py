@@ -18,7 +18,8 @@ ABORT_MARK = b"firetrail "
 SEALED_MARK = b" sealed"
 """The end of the abort file if all records of that process have a whole-record checksum."""
 _OUR_LOCK = b"fire"
-"""As long as what the Java store writes at its start, so that it shows which was last."""
+"""The length of the abort file of Firetrail: that of the one that the Java store writes at its
+start."""
 _held: dict[Path, FolderLock] = {}  # fcntl locks do not distinguish the stores of one process
 _held_guard = threading.Lock()
 

@@ -28,7 +28,8 @@ def built(files: Files, target: Path) -> Iterator[Path]:
 def claimed(files: Files, folder: Path, subject: Path, doing: str) -> Iterator[None]:
     """Reserve a folder for this process: it is empty at first, and removed at the end.
 
-    Raises StoreError, with what it is ``doing`` to the ``subject``, if another process has it.
+    Raises StoreError if another process has it; the error says that it is ``doing`` something to
+    the ``subject``.
     """
     files.make_folder(folder)
     lock = files.open(folder / LOCK, writable=True, create=True)

@@ -20,7 +20,8 @@ from firetrail.store.settings.config import StoreConfig
 from firetrail.system import System
 
 QUEUES_SEEN = 16
-"""Queues whose files are examined for the size of queue files; a store may have very many."""
+"""Number of queues whose files are examined for the size of queue files; a store may have very
+many."""
 
 
 def adopt_sizes(system: System, root: Path, config: StoreConfig) -> StoreConfig:

@@ -19,12 +19,12 @@ from firetrail.remoting.wire.codes import RequestCode, ResponseCode
 from firetrail.remoting.wire.command import RemotingCommand
 
 RETURNED_MS = 1000
-"""Messages that did not reach a client become visible to others after this time."""
+"""The time after which messages that did not reach a client become visible to others."""
 DEAD_LETTER = -1
 """The delay level that moves a message to the dead letters at once."""
 
 _INVALID = (ResponseCode.NO_MESSAGE, ResponseCode.MESSAGE_ILLEGAL)
-"""The codes of brokers for a receipt of a message that is not there, or no longer popped."""
+"""The codes of brokers for a receipt whose message does not exist or is no longer popped."""
 Response = RemotingCommand | Awaitable[RemotingCommand]
 
 

@@ -35,8 +35,8 @@ INVISIBLE_MAX_MS = 12 * 3600 * 1000
 """Maximum time for which a client may hide a message from others."""
 
 REDELIVERY_MIN_MS = 1000
-"""Minimum time until a message is redelivered, as RocketMQ's timer has one. Without it, a client
-that asks for the next attempt at once, as the one for Node.js does, would use up all attempts in a
+"""Minimum time until a message is redelivered, as in RocketMQ's timer. Without it, a client that
+requests the next attempt at once, such as the one for Node.js, would use up all attempts in a
 moment."""
 
 
@@ -249,7 +249,7 @@ class ReceiptCalls:
 def invisible_ms(duration: Duration, least_ms: int) -> int:
     """Return the time for which a client hides a message, in ms.
 
-    Clients look for the beginning of the texts, which are those of RocketMQ.
+    Clients compare the beginning of the texts, which are those of RocketMQ.
 
     Raises:
         ProxyError: The time is less than ``least_ms``, or more than :data:`INVISIBLE_MAX_MS`.

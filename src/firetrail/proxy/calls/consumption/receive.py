@@ -47,8 +47,8 @@ RENEWED_MS = 60_000
 INVISIBLE_MIN_MS = 10_000
 """Minimum time for which a client may hide messages from others."""
 LATE_MAX = 10_000
-"""Pops of ended calls whose answers are awaited. The messages of further ones stay invisible for
-their time."""
+"""Maximum number of pops of ended calls whose answers are awaited. The messages of further ones
+stay invisible for their time."""
 FROM_LAST = 1
 """The ``initMode`` with which a new group begins at the end of a topic, unless it is young."""
 

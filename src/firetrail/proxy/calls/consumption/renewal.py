@@ -27,15 +27,16 @@ HANDLES_MAX = 100_000
 POLL_S = 1.0
 """Pause between two searches for messages to renew."""
 AHEAD_MS = 10_000
-"""Messages are renewed when their invisible time ends within this time."""
+"""The time before the end of their invisible time at which messages are renewed."""
 TIMES_MS = tuple(minutes * 60_000 for minutes in (1, 3, 5, 10, 30, 60))
 """The invisible times of the first renewals; the last one repeats."""
 TOTAL_MAX_MS = 3 * 3600 * 1000
-"""A message is not renewed after this time, and is redelivered after the group's retry delay."""
+"""The time after which a message is no longer renewed, but redelivered after the group's retry
+delay."""
 FAILURES_MAX = 3
-"""After this many failures in a row a message is given up."""
+"""The number of consecutive failures after which a message is no longer renewed."""
 BATCH_SIZE = 64
-"""Messages that are renewed at the same time."""
+"""Maximum number of messages that are renewed at the same time."""
 STOP_S = 3.0
 """The time that a stop waits until messages are returned."""
 
@@ -63,7 +64,7 @@ class RenewedMessage:
     renewals: int = 0
     failures: int = 0
     renewing: asyncio.Future[None] | None = None
-    """Done when the renewal that is in progress is over, None if there is none."""
+    """Completes when the renewal in progress ends; None if there is none."""
 
     @property
     def key(self) -> RenewalKey:

@@ -11,7 +11,7 @@ from firetrail.format.message_types import MessageType, type_of_topic
 from firetrail.proxy.upstream.interface import Brokers, resolved
 
 PAIRS_MAX = 1_000
-"""Pairs of group and topic that are checked; further ones are not reported."""
+"""Maximum number of pairs of group and topic that are checked; further ones are not reported."""
 
 _log = logging.getLogger(__name__)
 

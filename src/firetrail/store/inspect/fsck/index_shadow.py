@@ -32,7 +32,7 @@ _PACK_SLOT = INDEX_SLOT.struct.pack_into
 _HASH_MASK = 0x7FFFFFFF
 SLOTS_PER_STEP = 1 << 16
 FORGET_BYTES = 4 << 20
-"""Bytes of compared entries that the shadow keeps before it drops them."""
+"""Maximum number of bytes of compared entries that the shadow keeps."""
 
 
 class ExpectedEntry(NamedTuple):

@@ -67,7 +67,7 @@ def check_config(view: StoreView, known: Inventory, findings: Findings) -> None:
 
 
 class MarkCheck:
-    """Checks the two files that say how far the store is on disk, as of the start of the check."""
+    """Checks the two files with the positions that are on disk, as of the start of the check."""
 
     def __init__(self, view: StoreView, findings: Findings) -> None:
         self._view = view

@@ -7,7 +7,7 @@ from firetrail.storage.segment import Segment
 from firetrail.store.inspect.view import StoreView
 
 OPEN_FILES_MAX = 256
-"""Queue files that are kept open at the same time."""
+"""Maximum number of queue files that are open at the same time."""
 
 
 class OpenFiles:

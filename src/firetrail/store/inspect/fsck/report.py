@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from firetrail.store.problems import WARNINGS, Problem, ProblemKind, advice
 
 FINDINGS_MAX = 10_000
-"""Problems that are listed; in a store with more, the rest is only counted."""
+"""Maximum number of problems that are listed; further ones are only counted."""
 
 
 class Findings:

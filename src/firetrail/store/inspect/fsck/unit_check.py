@@ -190,7 +190,7 @@ class QueueCheck:
         return offset
 
     def _restart(self, record: int, expected: int) -> None:
-        """Begin a new generation of the queue: the units with the faults so far are gone."""
+        """Begin a new generation of the queue, which does not have the faulty units so far."""
         detail = (
             f"{self._folder}: message {expected - 1} is followed by message 0: the topic was "
             "deleted and created again"

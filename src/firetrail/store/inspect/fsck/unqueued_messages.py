@@ -11,7 +11,7 @@ from firetrail.store.queues.generations import QueueGenerations, Reason
 from firetrail.store.queues.queue_table import QueueKey
 
 _KINDS = {Reason.DELETED: ProblemKind.TOPIC_DELETED, Reason.BATCHES: ProblemKind.BATCH_QUEUES}
-"""Other reasons are found when queues are compared with the log."""
+"""The reasons that are not found when queues are compared with the log."""
 
 
 class UnqueuedMessages:
@@ -38,7 +38,7 @@ class UnqueuedMessages:
         return self._generations.absent(self._catalog)
 
     def finish(self, findings: Findings) -> None:
-        """Report what was found."""
+        """Report the topics that were found."""
         for left_out in self._generations.left_out(self._catalog):
             kind = _KINDS.get(left_out.reason)
             if kind is not None:
