@@ -255,6 +255,18 @@ def test_the_pipeline_reads_and_writes_places_behind_one_interface() -> None:
     assert not violations(list(rooms), is_below)
 
 
+def test_bodies_are_decoded_without_spark_and_without_places() -> None:
+    """A decoder is given bodies: it knows neither their origin nor the jobs."""
+    known = {"decoding", "options"}
+
+    def is_below(_: Path, name: list[str]) -> bool:
+        return name[0] != "pyspark" and (name[:2] != ["firetrail", "pipeline"] or name[2] in known)
+
+    decoders = [path for path in modules("pipeline") if path.parent.name == "decoding"]
+    assert decoders
+    assert not violations(decoders, is_below)
+
+
 def room_of(layer: str, names: list[str]) -> str:
     """Return the room of a module, whose dotted name within the layer is given in parts."""
     whole = ".".join(names[:2])

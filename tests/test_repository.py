@@ -37,6 +37,7 @@ NOUNS = {
     "polling": "long polling is a mechanism",
     "packaging": "the subject of test_packaging.py",
     "testing": "the public module firetrail.testing",
+    "decoding": "the counterpart of encoding, a term of the field",
 }
 """Names of modules and folders that end in "ing", and what makes them nouns."""
 

@@ -1,0 +1,156 @@
+"""Types that values of JSON show: the inference of a schema, and new columns.
+
+A column gets the type of the most values, so that one odd message does not decide; the others are
+rejected. Numbers are ``bigint``, or ``double`` if one of them has a point or an exponent, or a
+decimal if one does not fit into 64 bits. Text is ``string``, also if it looks like a date. What has
+no type yet, because all its values are null or empty, is no column yet.
+"""
+
+from collections.abc import Iterable
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+
+from firetrail.format.values.integers import INT64_MAX, INT64_MIN
+from firetrail.pipeline.decoding.arrow_types import (
+    DEPTH_MAX,
+    list_of,
+    members_of,
+    same_name,
+    struct_of,
+)
+from firetrail.pipeline.decoding.table_schema import TableSchema
+from firetrail.pipeline.decoding.text_values import WHOLE_LIMITS
+
+COLUMNS_MAX = 20_000
+"""The most columns, or members of a struct, that decoders add by themselves. Senders that use ids
+as keys would add one per message; the log of a Delta table repeats its schema at each change."""
+
+
+class Shape:
+    """The values that were seen in one place."""
+
+    __slots__ = (
+        *("depth", "items", "least", "members", "most"),
+        *("booleans", "fractions", "lists", "numbers", "objects", "texts"),
+    )
+
+    def __init__(self, depth: int = 0) -> None:
+        self.depth = depth
+        self.booleans = self.numbers = self.texts = self.lists = self.objects = 0
+        self.least = self.most = 0
+        self.fractions = False
+        self.items: Shape | None = None
+        self.members: dict[str, tuple[str, Shape]] = {}
+
+    def see(self, value: Any) -> None:
+        """Take a parsed value into account."""
+        kind = type(value)
+        if kind is str:
+            self.texts += 1
+        elif kind is bool:
+            self.booleans += 1
+        elif kind is int:
+            self.numbers += 1
+            self.least, self.most = min(self.least, value), max(self.most, value)
+        elif kind is Decimal or kind is float:
+            self.numbers, self.fractions = self.numbers + 1, True
+        elif self.depth >= DEPTH_MAX:
+            return
+        elif kind is dict:
+            self.objects += 1
+            self._see_members(value)
+        elif kind is list:
+            self.lists += 1
+            self.items = self.items or Shape(self.depth + 1)
+            for item in value:
+                self.items.see(item)
+
+    def _see_members(self, value: dict[str, Any]) -> None:
+        members = self.members
+        for name, inner in value.items():
+            if inner is None:
+                continue
+            known = members.get(same_name(name))
+            if known is None:
+                known = members[same_name(name)] = name, Shape(self.depth + 1)
+            known[1].see(inner)
+
+    def type(self) -> pa.DataType | None:
+        """Return the type of the most values; None if none has one."""
+        counts = (self.texts, self.numbers, self.booleans, self.objects, self.lists)
+        most = max(counts)
+        if not most:
+            return None
+        if most == self.texts:
+            return pa.string()
+        if most == self.numbers:
+            return self._number_type()
+        if most == self.booleans:
+            return pa.bool_()
+        if most == self.objects:
+            members = self.columns()
+            return struct_of(members) if members else None
+        item = None if self.items is None else self.items.type()
+        return None if item is None else list_of(item)
+
+    def _number_type(self) -> pa.DataType:
+        if self.fractions:
+            return pa.float64()
+        if self.least >= INT64_MIN and self.most <= INT64_MAX:
+            return pa.int64()
+        if self.least >= 0 and self.most < 1 << 64:
+            return pa.decimal128(20, 0)
+        return pa.decimal128(38, 0)
+
+    def columns(self) -> list[tuple[str, pa.DataType]]:
+        """Return the members that have a type."""
+        found = ((name, shape.type()) for name, shape in self.members.values() if name)
+        return [(name, kind) for name, kind in found if kind is not None]
+
+    def grown(self, kind: pa.DataType) -> pa.DataType:
+        """Return a type with the members that were seen, and whole numbers up to ``bigint``."""
+        if kind in WHOLE_LIMITS:
+            limit = WHOLE_LIMITS[kind]
+            fits = -limit <= self.least and self.most < limit
+            beyond = self.least < INT64_MIN or self.most > INT64_MAX
+            return kind if fits or beyond else _fitting(self.least, self.most)
+        if pa.types.is_struct(kind) and self.members:
+            return struct_of(self._grown_members(members_of(kind)))
+        if pa.types.is_list(kind) and self.items is not None:
+            return list_of(self.items.grown(kind.value_type))
+        if pa.types.is_map(kind) and self.members:
+            inner = kind.item_type
+            for _, shape in self.members.values():
+                inner = shape.grown(inner)
+            return pa.map_(pa.string(), inner)
+        return kind
+
+    def _grown_members(self, known: list[tuple[str, pa.DataType]]) -> list[tuple[str, pa.DataType]]:
+        names = {same_name(name) for name, _ in known}
+        grown = []
+        for name, kind in known:
+            seen = self.members.get(same_name(name))
+            grown.append((name, kind if seen is None else seen[1].grown(kind)))
+        grown += [new for new in self.columns() if same_name(new[0]) not in names]
+        return grown[: max(COLUMNS_MAX, len(known))]
+
+    def widened(self, schema: TableSchema) -> TableSchema:
+        """Return a schema with the columns and members that were seen; itself if none is new."""
+        known = [(field.name, field.type) for field in schema.arrow]
+        grown = self._grown_members(known)
+        return schema if grown == known else TableSchema.of(grown)
+
+
+def _fitting(least: int, most: int) -> pa.DataType:
+    limits = sorted(WHOLE_LIMITS.items(), key=lambda each: each[1])
+    return next(kind for kind, limit in limits if -limit <= least and most < limit)
+
+
+def shape_of(values: Iterable[Any]) -> Shape:
+    """Return the shape of parsed values."""
+    shape = Shape()
+    for value in values:
+        shape.see(value)
+    return shape
