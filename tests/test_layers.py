@@ -267,6 +267,16 @@ def test_bodies_are_decoded_without_spark_and_without_places() -> None:
     assert not violations(decoders, is_below)
 
 
+def test_lakes_know_nothing_of_the_jobs_that_fill_them() -> None:
+    above = {"jobs", "sink", "wire", "backend", "datasource", "batch_plan", "spark_readers"}
+    paths = [path for path in modules("pipeline") if "lakes" in path.parts]
+    assert paths
+    assert not violations(
+        paths,
+        lambda _, name: name[:2] != ["firetrail", "pipeline"] or name[2] not in above,
+    )
+
+
 def room_of(layer: str, names: list[str]) -> str:
     """Return the room of a module, whose dotted name within the layer is given in parts."""
     whole = ".".join(names[:2])

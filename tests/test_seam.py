@@ -73,9 +73,9 @@ ALLOWED: dict[tuple[str, str], str] = {
     ("pipeline/java.py", "shutil.rmtree"): "a script for Spark, gone with the process",
     ("pipeline/java.py", "tempfile.mkdtemp"): "a script for Spark, gone with the process",
     ("pipeline/java.py", "write_text"): "a script for Spark, gone with the process",
-    ("pipeline/jobs/archive/lake.py", "mkdir"): "folders of a lake get the user's default mode",
-    ("pipeline/jobs/archive/lake.py", "open"): "the lock file, kept open as long as the lock",
-    ("pipeline/jobs/archive/lake.py", "rename"): "synced afterwards, all folders at once",
+    ("pipeline/lakes/local_folder.py", "mkdir"): "folders of a lake get the user's default mode",
+    ("pipeline/lakes/local_folder.py", "open"): "the lock file, kept open as long as the lock",
+    ("pipeline/lakes/local_folder.py", "rename"): "synced afterwards, all folders at once",
     (
         "pipeline/jobs/archive/table_formats.py",
         "mkdir",

@@ -189,7 +189,7 @@ def _check_present(lake: Lake, files: list[DataFile]) -> None:
     present = set(lake.data_files())
     for file in files:
         if file.path not in present:
-            raise LakeError(f"{lake.show(file.path)}: is missing; put it back from a backup")
+            raise LakeError(f"{lake.folder.show(file.path)}: is missing; put it back from a backup")
 
 
 def _derive(making: Path, manifest: Manifest, chosen: Range, delays: DelayLevels | None) -> None:
@@ -247,15 +247,15 @@ def _verify(task: _Verify) -> None:
     lake, file = task
     found = hashlib.sha256()
     try:
-        with lake.filesystem.open_input_stream(lake.path(file.path)) as stream:
+        with lake.folder.filesystem.open_input_stream(lake.folder.path(file.path)) as stream:
             while block := stream.read(1 << 20):
                 found.update(block)
     except FileNotFoundError:
-        raise not_shared(lake.show(file.path), "the file is missing") from None
+        raise not_shared(lake.folder.show(file.path), "the file is missing") from None
     if found.hexdigest() != file.sha256:
         raise LakeError(
-            f"{lake.show(file.path)}: is not the file that was archived (its SHA-256 differs) on "
-            f"the worker {worker_name()}; put it back from a backup"
+            f"{lake.folder.show(file.path)}: is not the file that was archived (its SHA-256 "
+            f"differs) on the worker {worker_name()}; put it back from a backup"
         )
 
 
@@ -305,9 +305,9 @@ def _rows(task: _Fill, data_file: DataFile) -> Iterator[pa.RecordBatch]:
 
 def _opened(lake: Lake, file: DataFile) -> pq.ParquetFile:
     try:
-        return pq.ParquetFile(lake.path(file.path), filesystem=lake.filesystem)
+        return pq.ParquetFile(lake.folder.path(file.path), filesystem=lake.folder.filesystem)
     except FileNotFoundError:
-        raise not_shared(lake.show(file.path), "the file is missing") from None
+        raise not_shared(lake.folder.show(file.path), "the file is missing") from None
 
 
 def _write_rows(

@@ -307,7 +307,7 @@ def test_a_lake_may_be_in_another_file_system(
     put(5)
     done = archive(spark, root, lake)
     assert (done.messages, done.removed, done.total_messages) == (5, 1, 35)
-    assert not Lake(lake).is_local
+    assert not Lake(lake).folder.is_local
     assert archived_offsets(folder) == offsets(root)
     restore(spark, lake, tmp_path / "back")
     assert records(tmp_path / "back") == records(root)

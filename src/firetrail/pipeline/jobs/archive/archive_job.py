@@ -198,7 +198,7 @@ class _ArchiveRun:
         files = [file for part in written for file in part.files]
         messages = sum(part.messages for part in written)
         if written:
-            self._lake.sync_folders([file.path for file in files])
+            self._lake.folder.sync_folders([file.path for file in files])
             part = Range(start, end, messages)
             manifest = manifest.extended(
                 part, files, self._anchors(manifest, start, written[-1].last)
@@ -343,7 +343,7 @@ class _ArchiveRun:
         known = {file.path for file in pruned.files} | {old.path for old in pruned.retired}
         unknown = {name for name in self._lake.data_files() if name not in known}
         for name in unknown:
-            self._lake.remove(name)
+            self._lake.folder.remove(name)
         return pruned, len(unknown - {old.path for old in manifest.retired})
 
     def _mark(self, manifest: Manifest) -> bool:

@@ -60,7 +60,7 @@ def compact(
         lake.check_arrived([file], worker)
         merged.append(file)
     old = [file for merge in merges for file in merge.files]
-    lake.sync_folders([file.path for file in merged])
+    lake.folder.sync_folders([file.path for file in merged])
     now_ms = SYSTEM.clock.now_ms()
     retired = tuple(RetiredFile(file.path, now_ms) for file in old) if table.has_history else ()
     manifest = manifest.exchanged({file.path for file in old}, merged, retired)
@@ -103,7 +103,9 @@ def merge_files(merge: Merge) -> tuple[DataFile, str]:
     waiting: list[pa.Table] = []
     rows = 0
     for file in merge.files:
-        with pq.ParquetFile(merge.lake.path(file.path), filesystem=merge.lake.filesystem) as source:
+        with pq.ParquetFile(
+            merge.lake.folder.path(file.path), filesystem=merge.lake.folder.filesystem
+        ) as source:
             for group in range(source.num_row_groups):
                 waiting.append(source.read_row_group(group).cast(schema))
                 rows += waiting[-1].num_rows

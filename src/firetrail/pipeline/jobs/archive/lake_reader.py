@@ -33,12 +33,12 @@ def read_lake(spark: SparkSession, lake: str | Path) -> DataFrame:
     Raises:
         LakeError: The folder holds no archive.
     """
-    folder = Lake(str(lake))
+    source = Lake(str(lake))
     schema = from_arrow_schema(_SCHEMA)
     paths = lake_files(lake)
     if not paths:
         return spark.createDataFrame([], schema)
-    reader = spark.read.schema(schema).option("basePath", folder.place)
+    reader = spark.read.schema(schema).option("basePath", source.place)
     return reader.parquet(*paths).select(*schema.names)
 
 
@@ -54,9 +54,9 @@ def lake_dataset(lake: str | Path) -> ds.Dataset:
     Raises:
         LakeError: The folder holds no archive.
     """
-    folder = Lake(str(lake))
-    paths = [folder.path(file.path) for file in folder.require_manifest().files]
-    place = {"filesystem": folder.filesystem, "partition_base_dir": folder.path("")}
+    source = Lake(str(lake))
+    paths = [source.folder.path(file.path) for file in source.require_manifest().files]
+    place = {"filesystem": source.folder.filesystem, "partition_base_dir": source.folder.path("")}
     return ds.dataset(paths, _SCHEMA, format="parquet", partitioning="hive", **place)
 
 
@@ -74,8 +74,8 @@ def lake_files(lake: str | Path) -> list[str]:
     Raises:
         LakeError: The folder holds no archive.
     """
-    folder = Lake(str(lake))
-    return [folder.show(file.path) for file in folder.require_manifest().files]
+    source = Lake(str(lake))
+    return [source.folder.show(file.path) for file in source.require_manifest().files]
 
 
 def archived_files(lake: str | Path) -> list[DataFile]:

@@ -24,10 +24,11 @@ import pyarrow.parquet as pq
 from firetrail.errors import StoreDamagedError
 from firetrail.format import columns as col
 from firetrail.format.columns import Columns
-from firetrail.pipeline.jobs.archive.lake import HashedFile, Lake, partition
+from firetrail.pipeline.jobs.archive.lake import Lake, partition
 from firetrail.pipeline.jobs.archive.manifest import Anchor, DataFile, LakeLayout
 from firetrail.pipeline.kernels.arrow import Rows
 from firetrail.pipeline.kernels.plain import OPEN, OTHER, classify
+from firetrail.pipeline.lakes.hashed_file import HashedFile
 from firetrail.pipeline.source.arrays import BatchBuilder
 from firetrail.pipeline.source.plan.fingerprint import LogFingerprint
 from firetrail.pipeline.source.schema import arrow_schema, fields
@@ -359,7 +360,7 @@ class PartitionFile:
         self._name, self._topic, self._day = name, topic, day
         self._topics: set[str] = set() if topic == SHARED else {topic}
         self._schema = schema
-        self._file: HashedFile = lake.create(name)
+        self._file: HashedFile = lake.folder.create(name)
         self._start = self._last = self._end = -1
         self._messages = 0
         statistics = [field for field in schema.names if field not in _NO_STATISTICS]

@@ -61,21 +61,21 @@ class _PublishedTable:
 
     def settle(self) -> None:
         """Complete the pending manifest and publish it, or discard it if it was not committed."""
-        content = self._lake.read(PENDING)
+        content = self._lake.folder.read(PENDING)
         if content is None:
             return
-        manifest = decode_manifest(content, self._lake.show(PENDING))
+        manifest = decode_manifest(content, self._lake.folder.show(PENDING))
         published = self._lake.manifest()
         if published is not None and published.sequence >= manifest.sequence:
-            self._lake.remove(PENDING)
+            self._lake.folder.remove(PENDING)
         elif self._complete(manifest):
             self._lake.publish(manifest)
         else:
-            self._lake.remove(PENDING)
+            self._lake.folder.remove(PENDING)
 
     def publish(self, manifest: Manifest, added: list[DataFile], removed: list[DataFile]) -> None:
         """Write the pending manifest, commit to the table, then publish the manifest."""
-        self._lake.replace(PENDING, manifest.encode())
+        self._lake.folder.replace(PENDING, manifest.encode())
         self._lake.reveal(added)
         self._commit(manifest, added, removed)
         self._lake.publish(manifest)
@@ -111,7 +111,7 @@ class ParquetFiles(_PublishedTable):
         """Publish as every table does, then remove the files that the manifest no longer names."""
         super().publish(manifest, added, removed)
         for file in removed:
-            self._lake.remove(file.path)
+            self._lake.folder.remove(file.path)
 
 
 class DeltaFiles(_PublishedTable):
@@ -199,17 +199,17 @@ class IcebergFiles(_PublishedTable):
     def __init__(self, lake: Lake) -> None:
         super().__init__(lake)
         catalogs: Any = _library("pyiceberg.catalog.sql", self.kind)
-        if not lake.is_local:
+        if not lake.folder.is_local:
             raise LakeError(
                 f"{lake.place}: an Iceberg archive needs a local folder for its catalog; use "
                 "--format delta"
             )
-        folder = Path(lake.path(FOLDER))
+        folder = Path(lake.folder.path(FOLDER))
         folder.mkdir(parents=True, exist_ok=True)
         self._catalog = catalogs.SqlCatalog(
             "firetrail",
             uri=f"sqlite:///{folder / 'catalog.db'}",
-            warehouse=f"file://{lake.path('')}",
+            warehouse=f"file://{lake.folder.path('')}",
         )
         self._catalog.close()
 
@@ -234,7 +234,7 @@ class IcebergFiles(_PublishedTable):
         table = self._catalog.create_table(
             self.name,
             schema=file_schema(topic=True),
-            location=f"file://{self._lake.path('')}",
+            location=f"file://{self._lake.folder.path('')}",
             properties={
                 f"write.metadata.metrics.column.{name}": "none" for name in _WITHOUT_METRICS
             },
@@ -273,7 +273,7 @@ class IcebergFiles(_PublishedTable):
                     snapshot.append_data_file(file)
 
     def _address(self, file: DataFile) -> str:
-        return f"file://{self._lake.path(file.path)}"
+        return f"file://{self._lake.folder.path(file.path)}"
 
 
 def _library(module: str, extra: str) -> Any:

@@ -1,0 +1,104 @@
+"""A lake in a local folder: files are synced, and a lock keeps other jobs out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from pyarrow import fs as filesystems
+
+from firetrail.errors import LakeError
+from firetrail.pipeline.lakes.folder import LakeFolder, attempt_name
+from firetrail.pipeline.lakes.hashed_file import REMEDY, HashedFile
+from firetrail.pipeline.workers import check_arrived, naming_file, not_shared
+from firetrail.system import SYSTEM
+
+UNFINISHED = ".part"
+"""Suffix of a file that is not published; its name also begins with an underscore. Spark and Arrow
+skip such names, and ``*.parquet`` does not match them."""
+
+
+class LocalFolder(LakeFolder):
+    """A folder of the machine, or one that it has mounted."""
+
+    is_local = True
+
+    def __init__(self, place: str) -> None:
+        root = str(Path(place).absolute())
+        super().__init__(root, filesystems.LocalFileSystem(), root)
+
+    def replace(self, name: str, content: bytes) -> None:
+        """Replace a file atomically: readers, and a crash, leave the old or the new content."""
+        with naming_file(self.show(name), REMEDY):
+            path = Path(self.path(name))
+            path.parent.mkdir(parents=True, exist_ok=True)
+            SYSTEM.files.replace(path, content)
+
+    def new_name(self, folder: str, stem: str, token: str, suffix: str) -> str:
+        """Return a name that only this attempt at a task has.
+
+        The files of attempts that did not count are removed by the next job.
+        """
+        return f"{folder}/{stem}-{token}-{attempt_name()}{suffix}"
+
+    def create(self, name: str) -> HashedFile:
+        """Create a data file, which :meth:`reveal` gives its name."""
+        name = _before(name)
+        with naming_file(self.show(name), REMEDY):
+            stream = self._open_new(name)
+        return HashedFile(stream, self.show(name), self.path(name))
+
+    def reveal(self, names: Iterable[str]) -> None:
+        """Give complete data files their names, durably; those that have them keep them."""
+        names = list(names)
+        for name in names:
+            hidden = Path(self.path(_before(name)))
+            if hidden.exists():
+                hidden.rename(self.path(name))
+        self.sync_folders(names)
+
+    def sync_folders(self, names: Iterable[str]) -> None:
+        """Sync the folders of new files, so that their names are durable."""
+        folders = {Path(self._root)}
+        for name in names:
+            parts = Path(name).parts[:-1]
+            folders |= {Path(self._root, *parts[:depth]) for depth in range(1, len(parts) + 1)}
+        for folder in sorted(folders):
+            SYSTEM.files.sync_folder(folder)
+
+    @contextmanager
+    def locked(self, name: str, token: str) -> Iterator[None]:
+        """Lock the folder; the token in the lock file lets tasks recognize it."""
+        path = Path(self.path(name))
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        except FileExistsError as error:
+            raise LakeError(
+                f"{self.place}: is a file, not a folder; choose another path"
+            ) from error
+        with open(path, "ab") as file:
+            if not SYSTEM.files.lock_open_file(file.fileno()):
+                raise LakeError(
+                    f"{self.place}: another job is writing this archive; run this one when it ends"
+                )
+            file.truncate(0)
+            file.write(token.encode())
+            file.flush()
+            SYSTEM.files.sync(file.fileno())  # so that workers on a network file system see it
+            yield
+
+    def check_shared(self, name: str, token: str) -> None:
+        """Raise NotSharedError unless this worker sees the folder that a job has locked."""
+        if self.read(name) != token.encode():
+            raise not_shared(self._root, "the folder of the archive is missing, or was replaced")
+
+    def check_arrived(self, name: str, size: int, worker: str) -> None:
+        """Raise NotSharedError unless the driver sees a data file that a task has written."""
+        check_arrived(self.path(_before(name)), size, worker)
+
+
+def _before(name: str) -> str:
+    """Return the name that a data file has before it is published."""
+    folder, _, base = name.rpartition("/")
+    return f"{folder}/_{base}{UNFINISHED}"
