@@ -56,7 +56,7 @@ depends on its code. The message of each error names the thing, the place and th
 with arguments also keep them as attributes, and can be pickled, because they cross process
 boundaries in bulk jobs.
 
-Not in the tree are exceptions that modules raise and catch among themselves, such as ``Busy``.
+Exceptions that modules raise and catch among themselves are not in the tree.
 """
 
 RETRIABLE_CODES = frozenset({1, 2, 14, 215})

@@ -11,6 +11,7 @@ from firetrail.errors import (
     NotReplicatedError,
     PropertiesTooLongError,
     StoreBusyError,
+    StoreClosedError,
     StoreError,
     StoreReadOnlyError,
 )
@@ -73,3 +74,14 @@ UNCONFIRMED = frozenset(
     if outcome.is_stored and outcome.error is not None
 )
 """The message is in the log, but the disk or the replicas have not confirmed it."""
+
+_REFUSALS: Mapping[type, PutStatus] = {
+    **{out.error: status for status, out in OUTCOMES.items() if out.error and not out.is_stored},
+    StoreClosedError: PutStatus.SERVICE_NOT_AVAILABLE,
+}
+
+
+def refused_status(error: Exception) -> PutStatus:
+    """Return the status of a put after which nothing was stored: that of its error's class."""
+    known = (_REFUSALS[kind] for kind in type(error).__mro__ if kind in _REFUSALS)
+    return next(known, PutStatus.UNKNOWN_ERROR)

@@ -25,7 +25,7 @@ from firetrail.remoting.messages.admin.admin_headers import (
     CorrectionHeader,
     StatsHeader,
 )
-from firetrail.remoting.messages.bodies import BY_TAG, SubscriptionData
+from firetrail.remoting.messages.bodies import SubscriptionData
 from firetrail.remoting.servers.large_answers import answer_with
 from firetrail.remoting.wire.codes import Language, RequestCode, ResponseCode
 from firetrail.remoting.wire.command import RemotingCommand
@@ -164,9 +164,8 @@ def _tag_test(wanted: SubscriptionData | None) -> Callable[[int], bool]:
     hash."""
     if wanted is None:
         return lambda code: False
-    by_tag = wanted.expression_type in ("", BY_TAG)
     try:
-        tags = tag_hashes(wanted.sub_string) if by_tag else None
+        tags = tag_hashes(wanted.sub_string) if wanted.is_by_tag else None
     except ConfigError:  # its pulls are refused
         tags = frozenset()
     return lambda code: tags is None or code in tags

@@ -19,7 +19,7 @@ from firetrail.broker.state.saver import Saver
 from firetrail.errors import FormatError
 from firetrail.format.record import decode_message
 from firetrail.format.values.bloom import BloomFilter
-from firetrail.remoting.messages.bodies import BY_TAG, SubscriptionData
+from firetrail.remoting.messages.bodies import SubscriptionData
 from firetrail.remoting.messages.filter_bodies import (
     BloomFilterData,
     ConsumerFilterData,
@@ -138,7 +138,7 @@ class ConsumerFilters:
         subscribed = set()
         for subscription in subscriptions:
             subscribed.add(subscription.topic)
-            if subscription.expression_type not in ("", BY_TAG) and subscription.sub_string:
+            if not subscription.is_by_tag and subscription.sub_string:
                 self._register(group, subscription)
         for topic, groups in self._topics.items():
             if topic not in subscribed and group in groups:

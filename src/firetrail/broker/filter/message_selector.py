@@ -8,7 +8,7 @@ from firetrail.broker.filter.consumer_filters import ConsumerFilters
 from firetrail.broker.filter.sql92 import SqlFilter, parse
 from firetrail.errors import ConfigError, FormatError, RequestError
 from firetrail.format.record import decode_message
-from firetrail.remoting.messages.bodies import BY_TAG
+from firetrail.remoting.messages.bodies import is_tag_filter
 from firetrail.remoting.wire.codes import ResponseCode
 from firetrail.settings.settings_table import Live
 from firetrail.store.broker_store import BrokerStore
@@ -45,7 +45,7 @@ ALL = MessageFilter()
 
 def parse_filter(config: BrokerConfig, text: str, kind: str | None) -> MessageFilter:
     """Return the filter of an expression; RequestError if it is invalid or not allowed."""
-    if kind in (None, "", BY_TAG):
+    if is_tag_filter(kind):
         check_tags(text)
         try:
             return _by_tags(text) if len(text) <= CACHED_MAX else _hashed(text)

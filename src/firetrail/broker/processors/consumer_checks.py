@@ -78,6 +78,14 @@ class ConsumerChecks:
         """Raise RequestError if the group may not read the queue; a negative number is all."""
         self.require_readable(group, topic, max(queue_id, ANY_QUEUE), ANY_QUEUE)
 
+    def require_broadcast(self, group: str) -> None:
+        """Raise RequestError if the group may not consume by broadcast."""
+        found = self._groups.get(group)
+        if found is not None and not found.consume_broadcast_enable:
+            raise RequestError(
+                ResponseCode.NO_PERMISSION, f"group {group} may not consume by broadcast"
+            )
+
     def _check_slave(self) -> None:
         if not self._live.current.slave_read:
             raise RequestError(BUSY.code, f"{BUSY.remark}; to read here, set {SLAVE_READ}")

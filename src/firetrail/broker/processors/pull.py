@@ -73,7 +73,6 @@ class PullProcessor:
         self._has_master = has_master
         self._store = state.store
         self._selector = state.selector
-        self._groups = state.groups
         self._clients = state.clients
         self._offsets = state.offsets
         self._long_polling = state.long_polling
@@ -125,7 +124,7 @@ class PullProcessor:
                 ResponseCode.SUBSCRIPTION_NOT_EXIST, "the consumer's group info not exist"
             )
         if group.message_model is MessageModel.BROADCASTING:
-            self._check_broadcast(group.name)
+            self._checks.require_broadcast(group.name)
         subscription = group.subscriptions.get(header.topic)
         if subscription is None:
             raise RequestError(
@@ -139,13 +138,6 @@ class PullProcessor:
         if found.properties is not None and self._selector.filters is not None:
             return found._replace(group=header.consumer_group)
         return found
-
-    def _check_broadcast(self, group: str) -> None:
-        config = self._groups.get(group)
-        if config is not None and not config.consume_broadcast_enable:
-            raise RequestError(
-                ResponseCode.NO_PERMISSION, f"group {group} may not consume by broadcast"
-            )
 
     # -- reading ------------------------------------------------------------------------------
 

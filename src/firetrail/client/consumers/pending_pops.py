@@ -17,7 +17,7 @@ from firetrail.client.cluster.session import Session
 from firetrail.client.consumers.pop import PopClient, Popped
 from firetrail.client.consumers.subscription import wanted_by
 from firetrail.errors import ClientClosedError, FiretrailError
-from firetrail.remoting.messages.bodies import BY_TAG, SubscriptionData
+from firetrail.remoting.messages.bodies import SubscriptionData
 
 SETTLE_S = 3.0
 """The time that a close waits until messages are returned to their brokers."""
@@ -85,7 +85,7 @@ class PendingPops:
         found = await self._popper.pop(
             ask.broker_name, ask.wanted, count=ask.most, invisible_s=ask.invisible_s, wait_s=wait_s
         )
-        if ask.wanted.expression_type != BY_TAG:
+        if not ask.wanted.is_by_tag:
             return found
         is_wanted = wanted_by(ask.wanted)
         # Brokers compare only hashes of tags. Acknowledge collisions so they are not redelivered.

@@ -7,7 +7,7 @@ from firetrail.client.cluster.session import LONG_POLL_MARGIN_S, Session
 from firetrail.client.consumers.subscription import wanted_by
 from firetrail.client.messages.received_message import Damaged, Received, decode_good
 from firetrail.errors import RequestError
-from firetrail.remoting.messages.bodies import BY_TAG, MessageQueue, SubscriptionData
+from firetrail.remoting.messages.bodies import MessageQueue, SubscriptionData
 from firetrail.remoting.messages.headers import PullHeader, PullResponse
 from firetrail.remoting.wire.codes import PullFlag, RequestCode, ResponseCode
 
@@ -96,7 +96,7 @@ class PullClient:
             answer = await self.ask(queue, offset, subscription, count=count)
             messages, damaged = decode_good(queue, answer.records)
         self._report(queue, answer.next_offset - 1, damaged, in_a_row)
-        if subscription.expression_type == BY_TAG:
+        if subscription.is_by_tag:
             messages = list(filter(wanted_by(subscription), messages))
         return Pulled(
             messages, answer.next_offset, answer.min_offset, answer.max_offset, answer.moved

@@ -89,7 +89,7 @@ async def check_with_brokers(
 
     Every broker is asked, because each has its own settings, and the topic may not exist yet.
     """
-    checked = [each for each in subscriptions if each.expression_type != BY_TAG]
+    checked = [each for each in subscriptions if not each.is_by_tag]
     if not checked:
         return
     for name, address in (await session.brokers()).items():

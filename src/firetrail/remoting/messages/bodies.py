@@ -80,6 +80,11 @@ BY_TAG = "TAG"
 BY_SQL = "SQL92"
 
 
+def is_tag_filter(expression_type: str | None) -> bool:
+    """Return whether a type of filter is the one by tags, which is also the default."""
+    return expression_type in (None, "", BY_TAG)
+
+
 @dataclass(frozen=True, slots=True)
 class SubscriptionData(Body):
     """A subscription of a group. Programs create it with ``by_tags`` or ``by_sql``.
@@ -102,6 +107,11 @@ class SubscriptionData(Body):
     tags_set: list[str] = field(default_factory=list)
     code_set: list[int] = field(default_factory=list)
     class_filter_mode: bool = False
+
+    @property
+    def is_by_tag(self) -> bool:
+        """Whether the subscription selects messages by tags."""
+        return is_tag_filter(self.expression_type)
 
 
 @dataclass(frozen=True, slots=True)

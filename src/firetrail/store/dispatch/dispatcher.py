@@ -13,10 +13,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from threading import get_ident
 
-from firetrail.errors import DiskFullError, StoreError
+from firetrail.errors import DiskFullError, StoreBusyError, StoreError
 from firetrail.format.columns import Check, Stop
 from firetrail.store.dispatch.derivation import Arrival, DeadlineExceeded, Deriver
-from firetrail.store.log.commit_log import Busy, CommitLog
+from firetrail.store.log.commit_log import CommitLog
 from firetrail.store.log.progress import INTERVAL_S, ProgressLog
 from firetrail.store.queues.consume_queue import ConsumeQueue
 from firetrail.system import NO_DESCRIPTOR
@@ -160,7 +160,7 @@ class Dispatcher:
     def wait_for_new_queues(self) -> None:
         """Return when fewer than NEW_QUEUES_BEHIND_MAX queues wait to be created.
 
-        Raises Busy if that takes too long.
+        Raises StoreBusyError if that takes too long.
         """
         if len(self._new_queues) < NEW_QUEUES_BEHIND_MAX:
             return
@@ -170,7 +170,9 @@ class Dispatcher:
             return oldest.files.last is None and self.position < end <= self._limit()
 
         if not self._wait_while(is_awaited):
-            raise Busy(f"{NEW_QUEUES_BEHIND_MAX} new queues wait to be created; try again")
+            raise StoreBusyError(
+                f"{NEW_QUEUES_BEHIND_MAX} new queues wait to be created; try again"
+            )
 
     def wait_if_far_behind(self) -> None:
         """Return when at most BEHIND_MAX bytes wait to be dispatched, or after PUT_WAIT_S."""

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from firetrail.errors import DiskFullError, StoreClosedError
+from firetrail.errors import DiskFullError, StoreBusyError, StoreClosedError
 from firetrail.format import layout
 from firetrail.format.kernels.draft import Draft, DraftRules
 from firetrail.format.kernels.encode import RecordFields, RecordWriter
@@ -43,10 +43,6 @@ class BatchDraft(NamedTuple):
     """The number of items."""
     size: int
     """Bytes of all records."""
-
-
-class Busy(Exception):
-    """Nothing can be appended at the moment; the text says why."""
 
 
 class CommitLog:
@@ -193,7 +189,7 @@ class CommitLog:
     # -- append -------------------------------------------------------------------------------
 
     def append(self, draft: Draft, queue: ConsumeQueue) -> PutResult:
-        """Write one record; after DiskFullError, Busy or StoreClosedError nothing has changed."""
+        """Write one record; after an error nothing has changed."""
         self._acquire()
         try:
             self._make_room(draft.size)
@@ -212,7 +208,7 @@ class CommitLog:
 
     def _acquire(self) -> None:
         if not self._lock.acquire(timeout=self._lock_patience):
-            raise Busy(
+            raise StoreBusyError(
                 f"another put has held the lock for {self._config.page_cache_busy_ms} ms; try again"
             )
 

@@ -16,7 +16,7 @@ from firetrail.store.results import PutResult
 class QueueAppends:
     """Appends messages that take more than a write to the active file of the log.
 
-    All methods raise a StoreError, Busy or an OSError if nothing was stored.
+    All methods raise a StoreError or an OSError if nothing was stored.
     """
 
     def __init__(

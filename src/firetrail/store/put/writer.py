@@ -7,8 +7,6 @@ from threading import get_ident
 from firetrail.errors import (
     DiskFullError,
     IllegalMessageError,
-    PropertiesTooLongError,
-    StoreClosedError,
     StoreError,
     WrongTypeError,
 )
@@ -17,9 +15,10 @@ from firetrail.format.values.arguments import instance
 from firetrail.store.admission.draft import Batch
 from firetrail.store.admission.gate import Gate
 from firetrail.store.dispatch.loop_dispatch import LoopDispatch
-from firetrail.store.log.commit_log import Busy, CommitLog
+from firetrail.store.log.commit_log import CommitLog
 from firetrail.store.log.flusher import FutureWaiter, LogFlusher, ThreadWaiter
 from firetrail.store.log.replica_acks import ReplicaAcks
+from firetrail.store.outcomes import refused_status
 from firetrail.store.put.pending_puts import PendingPuts
 from firetrail.store.put.queue_appends import QueueAppends
 from firetrail.store.results import PutResult, PutStatus
@@ -283,7 +282,7 @@ class Writer:
             return self._unavailable(refusal)
         try:
             result = self._quick_put(message) or self._appends.append(message)
-        except (StoreError, Busy, OSError) as error:
+        except (StoreError, OSError) as error:
             return self._refused_by(error)
         self._appended(is_urgent)
         return result
@@ -295,7 +294,7 @@ class Writer:
             return self._unavailable(refusal)
         try:
             result = self._appends.append_batch(batch)
-        except (StoreError, Busy, OSError) as error:
+        except (StoreError, OSError) as error:
             return self._refused_by(error)
         self._appended(is_urgent)
         return result
@@ -314,10 +313,6 @@ class Writer:
         elif self._dispatcher.idle:
             self._dispatcher.wake()
 
-    def _refused(self, status: PutStatus, detail: str, field: str = "message") -> PutResult:
-        self._statistics.put_refused += 1
-        return PutResult(status, detail=detail, field=field)
-
     def _unavailable(self, refusal: str) -> PutResult:
         self._statistics.put_refused += 1
         is_temporary = not self._gate.refusal or self._gate.is_temporary
@@ -325,17 +320,11 @@ class Writer:
         return PutResult(status, detail=refusal, is_temporary=is_temporary)
 
     def _refused_by(self, error: Exception) -> PutResult:
-        if isinstance(error, PropertiesTooLongError):
-            return self._refused(PutStatus.PROPERTIES_SIZE_EXCEEDED, error.detail, error.field)
+        self._statistics.put_refused += 1
+        if isinstance(error, DiskFullError | SyncError):
+            self._on_error(error)
+        status = refused_status(error)
         if isinstance(error, IllegalMessageError):
-            return self._refused(PutStatus.MESSAGE_ILLEGAL, error.detail, error.field)
-        if isinstance(error, DiskFullError):
-            self._on_error(error)
-            return self._refused(PutStatus.CREATE_MAPPED_FILE_FAILED, str(error))
-        if isinstance(error, Busy):
-            return self._refused(PutStatus.OS_PAGE_CACHE_BUSY, str(error))
-        if isinstance(error, StoreClosedError):
-            return self._refused(PutStatus.SERVICE_NOT_AVAILABLE, str(error))
-        if isinstance(error, SyncError):
-            self._on_error(error)
-        return self._refused(PutStatus.UNKNOWN_ERROR, f"nothing was stored: {error}")
+            return PutResult(status, detail=error.detail, field=error.field)
+        unforeseen = "nothing was stored: " if status is PutStatus.UNKNOWN_ERROR else ""
+        return PutResult(status, detail=f"{unforeseen}{error}")
