@@ -72,14 +72,14 @@ class ConsumerProcessor:
         self._require_group(header.group)
         queues = [
             queue_id
-            for queue_id in range(topic.write_queue_nums)
+            for queue_id in topic.queues
             if header.queue_id in (None, -1, queue_id)
         ]
         if not queues:
             raise RequestError(
                 ResponseCode.SYSTEM_ERROR,
                 f"topic {header.topic} has no queue {header.queue_id}, only "
-                f"{topic.write_queue_nums} queues, numbered from 0",
+                f"{len(topic.queues)} queues, numbered from 0",
             )
         broker = self._live.current.name
         table = {

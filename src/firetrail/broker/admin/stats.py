@@ -77,7 +77,7 @@ class StatsProcessor:
     def _topic_stats(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
         topic = self._topics.require(TopicHeader.decode(request.fields).topic)
         table = {}
-        for queue_id in range(max(topic.read_queue_nums, topic.write_queue_nums)):
+        for queue_id in topic.queues:
             name = topic.topic_name
             end = self._store.queues.max_offset(name, queue_id)
             time = self._store.queues.store_time(name, queue_id, end - 1) if end else None
@@ -153,9 +153,7 @@ class StatsProcessor:
     def _time_spans(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
         header = TopicGroupHeader.decode(request.fields)
         topic = self._topics.require(header.topic)
-        spans = [
-            self._span(topic, header.group, queue_id) for queue_id in range(topic.write_queue_nums)
-        ]
+        spans = [self._span(topic, header.group, queue_id) for queue_id in topic.queues]
         return request.answer(body=TimeSpans(spans).encode())
 
     def _span(self, topic: TopicConfig, group: str, queue_id: int) -> QueueTimeSpan:

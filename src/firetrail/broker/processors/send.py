@@ -140,10 +140,11 @@ class SendProcessor:
                 properties.pop(name, None)
         elif PRIORITY in properties and not header.batch:
             queue_id = queue_of_priority(properties, topic.write_queue_nums, queue_id)
-        if queue_id < 0:
-            queue_id = randrange(topic.write_queue_nums)
-        elif queue_id >= topic.write_queue_nums and queue_id >= topic.read_queue_nums:
-            raise _no_queue(topic, queue_id)
+        if not 0 <= queue_id < topic.write_queue_nums:
+            if queue_id < 0 < topic.write_queue_nums:
+                queue_id = randrange(topic.write_queue_nums)
+            elif queue_id not in topic.queues:
+                raise _no_queue(topic, queue_id)
         message = self._message(topic.topic_name, queue_id, connection, request, header, properties)
         result = self._store.writer.begin_put(message)
         if registration is not None:
@@ -343,7 +344,7 @@ def _no_queue(topic: TopicConfig, queue_id: int) -> RequestError:
     return RequestError(
         ResponseCode.SYSTEM_ERROR,
         f"request queueId[{queue_id}] is illegal, topic {topic.topic_name} has "
-        f"{topic.write_queue_nums} queues",
+        f"{len(topic.queues)} queues",
     )
 
 

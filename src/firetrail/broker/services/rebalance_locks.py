@@ -131,7 +131,7 @@ class RebalanceLockManager:
         topic = self._topics.get(queue.topic)
         if topic is None or queue.broker_name != self._name:
             return False
-        return 0 <= queue.queue_id < max(topic.read_queue_nums, topic.write_queue_nums)
+        return queue.queue_id in topic.queues
 
     def _unlock(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
         given = self._body(request)

@@ -233,8 +233,7 @@ class OffsetTable:
             raise RequestError(ResponseCode.SYSTEM_ERROR, "the field commitOffset is missing")
         topic = self._topics.require(header.topic)
         self._groups.require(header.consumer_group)
-        queues = max(topic.read_queue_nums, topic.write_queue_nums)
-        if not 0 <= header.queue_id < queues and not self._had_queue(header):
+        if header.queue_id not in topic.queues and not self._had_queue(header):
             raise RequestError(
                 ResponseCode.SYSTEM_ERROR, f"queueId[{header.queue_id}] is illegal: no such queue"
             )

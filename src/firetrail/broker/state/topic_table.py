@@ -160,20 +160,21 @@ class TopicTable:
         return TopicConfigTable(dict(sorted(self._topics.items())), self.version)
 
     def offered(self, topics: Iterable[TopicConfig] | None = None) -> TopicConfigTable:
-        """Return all topics, or some, with permissions limited to those of the broker.
+        """Return all topics, or some, as routes offer them (:meth:`offer`).
 
         This is the table that is registered with name servers.
         """
         if topics is None:
-            chosen = self.content().topic_config_table
-        else:
-            chosen = {topic.topic_name: topic for topic in topics}
-        permission = self._live.current.permission
-        if permission & READ_WRITE != READ_WRITE:
-            chosen = {
-                name: replace(topic, perm=topic.perm & permission) for name, topic in chosen.items()
-            }
+            topics = self.content().topic_config_table.values()
+        chosen = {topic.topic_name: self.offer(topic) for topic in topics}
         return TopicConfigTable(chosen, self.version)
+
+    def offer(self, topic: TopicConfig) -> TopicConfig:
+        """Return a topic as routes offer it: with no permission that the broker does not have."""
+        permission = self._live.current.permission
+        if permission & READ_WRITE == READ_WRITE:
+            return topic
+        return replace(topic, perm=topic.perm & permission)
 
     # -- changes ------------------------------------------------------------------------------
 

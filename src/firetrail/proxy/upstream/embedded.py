@@ -113,12 +113,13 @@ class EmbeddedBroker:
         known = self._routes.get(topic)
         if known is not None and known.is_of(found, config, address):
             return known.route
+        offered = self._broker.topics.offer(found)
         queues = QueueData(
             config.name,
-            found.read_queue_nums,
-            found.write_queue_nums,
-            found.perm,
-            found.topic_sys_flag,
+            offered.read_queue_nums,
+            offered.write_queue_nums,
+            offered.perm,
+            offered.topic_sys_flag,
         )
         broker = BrokerData(config.name, config.cluster, {config.broker_id: address})
         route = TopicRouteData([queues], [broker])

@@ -313,6 +313,11 @@ class TopicConfig(Body):
     order: bool = False
     attributes: dict[str, str] | None = None
 
+    @property
+    def queues(self) -> range:
+        """The queues of the topic. The readable and the writable ones both begin at 0."""
+        return range(max(self.read_queue_nums, self.write_queue_nums))
+
 
 @dataclass(frozen=True, slots=True)
 class TopicConfigTable(Body):

@@ -1,0 +1,79 @@
+"""Which queues a topic has, and which of them are offered, is the same for all who ask."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from tests.broker.brokers import Talk
+from tests.rules.ways import all_ways
+
+from firetrail.broker.config import BrokerConfig
+from firetrail.proxy.upstream.embedded import EmbeddedBroker
+from firetrail.remoting.messages.admin.admin_bodies import ResetOffsets, TimeSpans, TopicStats
+from firetrail.remoting.messages.bodies import (
+    LockBody,
+    LockedBody,
+    MessageQueue,
+    SubscriptionGroupConfig,
+    TopicConfig,
+    TopicRouteData,
+)
+from firetrail.remoting.wire.codes import RequestCode, ResponseCode
+from firetrail.remoting.wire.command import RemotingCommand
+
+
+@pytest.mark.parametrize(("reads", "writes"), [(4, 4), (2, 4), (4, 2), (0, 3), (3, 0)])
+async def test_the_queues_of_a_topic(reads: int, writes: int, talk: Talk) -> None:
+    """A queue that can only be read or written has offsets, statistics and a place for messages."""
+    most = max(reads, writes)
+    talk.broker.topics.put([TopicConfig("T", reads, writes)])
+    talk.broker.groups.put([SubscriptionGroupConfig("CG")])
+    every = list(range(most))
+    asked = list(range(most + 1))
+    named = {"topic": "T", "group": "CG", "timestamp": -1, "isForce": "true"}
+
+    sent = [queue_id for queue_id in asked if (await talk.send("T", e=queue_id)).code == 0]
+    committed = [one for one in asked if (await talk.commit(0, "CG", "T", one)).code == 0]
+    body = (await talk.ask(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, named)).content
+    reset = ResetOffsets.decode(body).offset_table
+    body = (await talk.ask(RequestCode.GET_TOPIC_STATS_INFO, topic="T")).content
+    stats = TopicStats.decode(body).offset_table
+    fields = {"topic": "T", "group": "CG"}
+    body = (await talk.ask(RequestCode.QUERY_CONSUME_TIME_SPAN, fields)).content
+    spans = TimeSpans.decode(body).consume_time_span_set
+    wanted = [MessageQueue("T", talk.broker.config.name, queue_id) for queue_id in asked]
+    lock = LockBody("CG", "c1", wanted)
+    body = (await talk.ask(RequestCode.LOCK_BATCH_MQ, body=lock.encode())).content
+    locked = LockedBody.decode(body).locked
+    found = [
+        sent,
+        committed,
+        sorted(queue.queue_id for queue in reset),
+        sorted(queue.queue_id for queue in stats),
+        sorted(span.message_queue.queue_id for span in spans),
+        sorted(queue.queue_id for queue in locked),
+    ]
+    assert found == [every] * len(found)
+
+
+@pytest.mark.parametrize("text", ["", "PRIORITY\x013\x02"])
+async def test_a_topic_without_writable_queues_has_none_to_choose(text: str, talk: Talk) -> None:
+    talk.broker.topics.put([TopicConfig("T", 4, 0)])
+    answer = await talk.send("T", e=-1, i=text)
+    assert answer.code == ResponseCode.SYSTEM_ERROR
+    assert "queueId[-1] is illegal, topic T has 4 queues" in (answer.remark or "")
+
+
+@pytest.mark.parametrize("permission", [0, 2, 4, 6])
+async def test_the_route_of_a_topic(permission: int, tmp_path: Path) -> None:
+    async with all_ways(tmp_path, BrokerConfig(permission=permission)) as ways:
+        ways.create("T", 3)
+        broker = ways.talk.broker
+        command = RemotingCommand(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "T"})
+        answer = await ways.talk.client.request(broker.namesrv, command)
+        while answer.code == ResponseCode.TOPIC_NOT_EXIST:  # it is registered after a moment
+            await asyncio.sleep(0.01)
+            answer = await ways.talk.client.request(broker.namesrv, command)
+        queues = TopicRouteData.decode(answer.content).queue_datas
+        assert EmbeddedBroker(broker).route("T").queue_datas == queues
+        assert queues[0].perm == permission
