@@ -86,6 +86,17 @@ def test_white_lists_skip_their_check_only() -> None:
     assert asked(both, unsigned) is None
 
 
+def test_a_signature_counts_on_the_white_list() -> None:
+    root = User("root", credentials("root").secret_key, UserType.SUPER)
+    guard = guard_of(root, policy=AccessPolicy(unauthenticated=frozenset({str(int(ROUTE))})))
+    route = {"topic": "T1"}
+    assert asked(guard, signed(ROUTE, route, by="root")) is None
+    forged = RemotingCommand(ROUTE, signed(ROUTE, route, by="root").fields, b"x")
+    assert asked(guard, forged) == "username cannot be null."
+    by_certificate: Any = Peer(certificate_user="root")
+    assert guard(by_certificate, RemotingCommand(ROUTE, route)) is None
+
+
 async def test_only_authenticated_requests_prove_a_connection() -> None:
     words = frozenset({str(int(ROUTE))})
     guard = guard_of(ALICE, policy=AccessPolicy(unauthenticated=words, unauthorized=words))
@@ -94,8 +105,11 @@ async def test_only_authenticated_requests_prove_a_connection() -> None:
         (connection,) = loopback.server.connections
         assert not connection.is_proven
         signature = signed(ROUTE, {"topic": "T1"}, by="alice").fields
+        forged = {**signature, "topic": "T2"}
+        assert (await loopback.ask(ROUTE, fields=forged)).code == 0
+        assert not connection.is_proven
         assert (await loopback.ask(ROUTE, fields=signature)).code == 0
-        assert not connection.is_proven  # signatures of requests on the white list do not count
+        assert connection.is_proven
     guard = guard_of(ALICE, policy=AccessPolicy(unauthorized=words))
     async with serving(guard=guard, handlers={ROUTE: echo}) as loopback:
         assert (await loopback.ask(ROUTE)).code == 16

@@ -157,13 +157,13 @@ class Guard:
         is_checked = self.policy.authorization and code not in self._unauthorized
         trusted_as = name if is_trusted and is_checked else None
         user: User | None = None
-        if code not in self._unauthenticated:
-            try:
-                if name or connection.certificate_user is None:
-                    user = self.authenticated(name, request.fields, request.body)
-                else:
-                    user = self.known(connection.certificate_user)
-            except RequestError:
+        try:  # on the white list, too: a request that is signed is that of its user
+            if name or connection.certificate_user is None:
+                user = self.authenticated(name, request.fields, request.body)
+            else:
+                user = self.known(connection.certificate_user)
+        except RequestError:
+            if code not in self._unauthenticated:
                 if not is_trusted:
                     raise
                 trusted_as = name

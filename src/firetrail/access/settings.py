@@ -112,7 +112,7 @@ class AccessSettings:
         "",
         "authenticationWhitelist",
         WHITE_LIST,
-        "Requests whose signature is not checked. Requests of administrators are not allowed here.",
+        "Requests that need no valid signature. Requests of administrators are not allowed here.",
     )
     authorization_whitelist: str = ACCESS(
         "",

@@ -97,8 +97,8 @@ def proves(caller: Caller | None) -> bool:
     """Return whether a request that succeeded proves its connection to be that of a client.
 
     Connections that are not proven are those of strangers, who may keep little and have to give way
-    to others. Every request proves one without access control; with it, authenticated ones do, and
-    those on a white list do not.
+    to others. Every request proves one without access control; with it, those with a valid
+    signature or certificate do.
 
     Args:
         caller: The sender of the request; None if there is no access control.

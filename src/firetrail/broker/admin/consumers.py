@@ -70,11 +70,7 @@ class ConsumerProcessor:
         header = ResetOffsetHeader.decode(request.fields)
         topic = self._topics.require(header.topic)
         self._require_group(header.group)
-        queues = [
-            queue_id
-            for queue_id in topic.queues
-            if header.queue_id in (None, -1, queue_id)
-        ]
+        queues = [queue_id for queue_id in topic.queues if header.queue_id in (None, -1, queue_id)]
         if not queues:
             raise RequestError(
                 ResponseCode.SYSTEM_ERROR,
