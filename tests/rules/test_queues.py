@@ -4,7 +4,7 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from tests.broker.brokers import Talk
+from tests.broker.brokers import Fields, Talk
 from tests.rules.ways import all_ways
 
 from firetrail.broker.config import BrokerConfig
@@ -30,7 +30,7 @@ async def test_the_queues_of_a_topic(reads: int, writes: int, talk: Talk) -> Non
     talk.broker.groups.put([SubscriptionGroupConfig("CG")])
     every = list(range(most))
     asked = list(range(most + 1))
-    named = {"topic": "T", "group": "CG", "timestamp": -1, "isForce": "true"}
+    named: Fields = {"topic": "T", "group": "CG", "timestamp": -1, "isForce": "true"}
 
     sent = [queue_id for queue_id in asked if (await talk.send("T", e=queue_id)).code == 0]
     committed = [one for one in asked if (await talk.commit(0, "CG", "T", one)).code == 0]
@@ -38,8 +38,7 @@ async def test_the_queues_of_a_topic(reads: int, writes: int, talk: Talk) -> Non
     reset = ResetOffsets.decode(body).offset_table
     body = (await talk.ask(RequestCode.GET_TOPIC_STATS_INFO, topic="T")).content
     stats = TopicStats.decode(body).offset_table
-    fields = {"topic": "T", "group": "CG"}
-    body = (await talk.ask(RequestCode.QUERY_CONSUME_TIME_SPAN, fields)).content
+    body = (await talk.ask(RequestCode.QUERY_CONSUME_TIME_SPAN, topic="T", group="CG")).content
     spans = TimeSpans.decode(body).consume_time_span_set
     wanted = [MessageQueue("T", talk.broker.config.name, queue_id) for queue_id in asked]
     lock = LockBody("CG", "c1", wanted)
@@ -56,7 +55,7 @@ async def test_the_queues_of_a_topic(reads: int, writes: int, talk: Talk) -> Non
     assert found == [every] * len(found)
 
 
-@pytest.mark.parametrize("text", ["", "PRIORITY\x013\x02"])
+@pytest.mark.parametrize("text", ["", "_SYS_MSG_PRIORITY_\x013\x02"])
 async def test_a_topic_without_writable_queues_has_none_to_choose(text: str, talk: Talk) -> None:
     talk.broker.topics.put([TopicConfig("T", 4, 0)])
     answer = await talk.send("T", e=-1, i=text)

@@ -17,6 +17,7 @@ from tests.rules.ways import REFUSED, Ways, all_ways, grpc_pull, spark
 from firetrail import Message, Store
 from firetrail.client import MessageQueue, RequestError
 from firetrail.errors import FormatError
+from firetrail.format.batch import BatchItem, encode_batch
 from firetrail.format.compression import inflated
 from firetrail.format.files.timer import TIMER_TOPIC
 from firetrail.format.layout import COMPRESSED
@@ -233,3 +234,18 @@ async def test_the_priority_is_the_queue(ways: Ways, priority: int, queue_id: in
     assert [store.max_offset("P", number) for number in range(4)] == [
         2 if number == queue_id else 0 for number in range(4)
     ]
+
+
+@pytest.mark.parametrize(("count", "sys_flag"), [(1, 0), (2, 0), (1, COMPRESSED)])
+async def test_a_batch_goes_to_its_queue(ways: Ways, count: int, sys_flag: int) -> None:
+    """Also one of a single message, with a priority."""
+    ways.create("P", 4)
+    item = BatchItem(0, zlib.compress(b"x"), b"_SYS_MSG_PRIORITY_\x013\x02")
+    queue = MessageQueue("P", ways.talk.broker.config.name, 1)
+    items = encode_batch([item] * count)
+    sent = await ways.producer.send_encoded("P", items, queue=queue, sys_flag=sys_flag)
+    assert sent.queue == queue
+    first = sent.offset_message_id.split(",")[0]
+    record = ways.talk.broker.store.at(decode_message_id(first).physical_offset)
+    assert record is not None
+    assert ("_SYS_MSG_PRIORITY_" in record.properties) is (sys_flag == 0)

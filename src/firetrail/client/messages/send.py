@@ -19,9 +19,16 @@ from firetrail.format import compression
 from firetrail.format.batch import BatchItem, decode_batch, encode_batch
 from firetrail.format.kernels.draft import Message
 from firetrail.format.layout import BATCH_ITEM, COMPRESSED, MAX_PROPERTIES, TRANSACTION_PREPARED
-from firetrail.format.message_types import is_delayed, is_transactional, may_be_delayed
+from firetrail.format.message_types import (
+    MessageType,
+    is_delayed,
+    is_transactional,
+    may_be_delayed,
+    type_of_message,
+)
 from firetrail.format.names import AUTO_CREATE_TOPIC, RETRY_PREFIX, check_topic
 from firetrail.format.properties import (
+    PRIORITY,
     TRAN_MSG,
     UNIQ_KEY,
     WAIT,
@@ -251,6 +258,8 @@ def encoded(topic: str, items: bytes, sys_flag: int = 0) -> OutgoingMessage:
     The messages get no ids. A single message is sent as such, not as a batch, because brokers
     accept it up to a larger size; only a single message can be compressed. It loses a TRAN_MSG=true
     that brokers ignore in a batch: alone, it would be a half message whose transaction nobody ends.
+    A PRIORITY message remains a batch, or loses its priority if it is compressed: brokers would put
+    a single one into another queue.
     """
     number("sys_flag", sys_flag, most=INT32_MAX)
     if len(instance("items", items, bytes)) < BATCH_ITEM.size:
@@ -262,6 +271,10 @@ def encoded(topic: str, items: bytes, sys_flag: int = 0) -> OutgoingMessage:
     raw = item.properties
     if _is_of_transaction(raw):
         raw = replace_properties(raw, {TRAN_MSG: None})
+    if type_of_message(decode_properties(raw)) is MessageType.PRIORITY:
+        if not sys_flag:
+            return OutgoingMessage(topic, "", "", items, 0, 0, True)
+        raw = replace_properties(raw, {PRIORITY: None})
     properties = raw.decode("utf-8", "replace")
     return OutgoingMessage(topic, "", properties, item.body, item.flag, sys_flag, False)
 
