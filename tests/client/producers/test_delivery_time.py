@@ -153,12 +153,21 @@ async def test_a_message_without_a_time_has_no_handle() -> None:
         Message("T", b"", delay_level=1),
         Message("T", b"", properties={"TIMER_DELAY_SEC": "1"}),
         Message("T", b"", raw_properties=b"TIMER_DELIVER_MS\x015\x02"),
+        Message("T", b"", properties={"TIMER_OUT_MS": "1"}),  # brokers do not delay it again
     ],
 )
 async def test_a_message_has_one_delay(message: Message) -> None:
     async with at(TimerBroker()) as producer:
         with pytest.raises(IllegalMessageError, match="deliver_at: the message also has a delay_"):
             await producer.send(message, deliver_at=NOON)
+
+
+@pytest.mark.parametrize("level", ["0", "-1", "never"])
+async def test_what_no_broker_delays_is_not_delayed(level: str) -> None:
+    message = Message("T", b"", properties={"DELAY": level})
+    async with at(TimerBroker()) as producer:
+        sent = await producer.send(message, deliver_at=NOON)
+        assert sent.recall_handle == HANDLE
 
 
 async def test_a_message_is_recalled_by_its_result_or_its_handle() -> None:
@@ -206,3 +215,5 @@ async def test_a_message_of_a_transaction_has_no_time(namesrv: str) -> None:
         message = Message("T", b"", properties={"TIMER_DELIVER_MS": str(NOON_MS)})
         with pytest.raises(RequestError, match="messages of a transaction cannot be delayed"):
             await producer.send_in_transaction(message, lambda _: Outcome.COMMIT)
+        message = Message("T", b"", properties={"DELAY": "0"})
+        assert await producer.send_in_transaction(message, lambda _: Outcome.COMMIT)

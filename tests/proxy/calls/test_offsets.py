@@ -84,6 +84,12 @@ async def test_the_number_of_pulled_messages_is_limited(
     assert len(bodies(await pull(pulling, batch_size=1000))) == 2
 
 
+@pytest.mark.parametrize("batch_size", [0, -1])
+async def test_a_pull_of_no_message_is_refused(pulling: Service, batch_size: int) -> None:
+    """As a receive is."""
+    assert code(await pull(pulling, batch_size=batch_size)) == "BAD_REQUEST"
+
+
 async def test_the_codes_of_a_pull(pulling: Service) -> None:
     wrong = FilterExpression(type=FilterType.TAG, expression="||")
     rows: list[tuple[dict[str, Any], str]] = [

@@ -84,7 +84,10 @@ ROWS: list[tuple[str, list[Message], str]] = [
     ("7: a control value", [message(properties={"a": "\x9f"})], "ILLEGAL_MESSAGE_PROPERTY_KEY"),
     *(
         (f"7: {name}", [message(properties={name: "1"})], "ILLEGAL_MESSAGE_PROPERTY_KEY")
-        for name in ("INNER_MULTI_DISPATCH", "INNER_NUM", "INNER_BASE", "TRANSACTION_CHECK_TIMES")
+        for name in (
+            *("INNER_MULTI_DISPATCH", "INNER_NUM", "INNER_BASE", "TRANSACTION_CHECK_TIMES"),
+            "CHECK_IMMUNITY_TIME_IN_SECONDS",  # it would have no limit
+        )
     ),
     ("8: a blank tag", [message(tag=" ")], "ILLEGAL_MESSAGE_TAG"),
     ("8: a tag with a bar", [message(tag="a|b")], "ILLEGAL_MESSAGE_TAG"),

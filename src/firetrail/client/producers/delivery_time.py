@@ -4,7 +4,8 @@ from datetime import UTC, datetime, timedelta
 
 from firetrail.errors import ConfigError, IllegalMessageError, WrongTypeError
 from firetrail.format.kernels.draft import Message
-from firetrail.format.properties import DELAY, TIMER_DELIVER_MS, TIMER_TIMES, decode_properties
+from firetrail.format.message_types import is_delayed
+from firetrail.format.properties import TIMER_DELIVER_MS, TIMER_OUT_MS, decode_properties
 from firetrail.format.values.integers import whole
 from firetrail.system import SYSTEM
 
@@ -26,16 +27,11 @@ def delivery_properties(message: Message, deliver_at: DeliveryTime) -> dict[str,
         IllegalMessageError: The message is delayed in another way, too.
         ConfigError: The time is out of range; WrongTypeError if it is no time.
     """
-    if is_delayed(message):
+    properties = decode_properties(message.encode_properties())
+    if is_delayed(properties) or TIMER_OUT_MS in properties:  # a broker would ignore the time
         what = "the message also has a delay_level or a property TIMER_*; give one of them"
         raise IllegalMessageError("deliver_at", what)
     return {TIMER_DELIVER_MS: str(delivery_ms(deliver_at))}
-
-
-def is_delayed(message: Message) -> bool:
-    """Return whether a message has a delay level, or a property with a delay or a time."""
-    properties = decode_properties(message.encode_properties())
-    return any(name in properties for name in (DELAY, *TIMER_TIMES))
 
 
 def delivery_ms(deliver_at: DeliveryTime) -> int:

@@ -23,7 +23,7 @@ from firetrail.client.messages.send import (
     encoded,
     unique_ids,
 )
-from firetrail.client.producers.delivery_time import delivery_properties, is_delayed
+from firetrail.client.producers.delivery_time import delivery_properties
 from firetrail.client.producers.keyed_lock import KeyedLock
 from firetrail.client.producers.message_sender import MessageSender
 from firetrail.client.producers.transaction_outcome import (
@@ -38,6 +38,7 @@ from firetrail.errors import ConfigError, FormatError, NoAnswerError, RequestErr
 from firetrail.format.compression import inflated
 from firetrail.format.kernels.draft import Message
 from firetrail.format.layout import COMPRESSED
+from firetrail.format.message_types import is_delayed
 from firetrail.format.names import check_topic, reply_topic
 from firetrail.format.properties import (
     CORRELATION_ID,
@@ -413,7 +414,7 @@ class Producer(ClusterClient):
         """
         self._session.check_open()
         function("decide", decide, "lambda message: Outcome.COMMIT")
-        if is_delayed(instance("message", message, Message)):
+        if is_delayed(decode_properties(instance("message", message, Message).encode_properties())):
             what = "messages of a transaction cannot be delayed; remove delay_level and TIMER_*"
             raise RequestError(ResponseCode.MESSAGE_ILLEGAL, what)
         half = {TRAN_MSG: "true", PGROUP: self.group}

@@ -11,7 +11,7 @@ from firetrail.format.properties import TAGS
 from firetrail.proxy.calls.grpc_guard import GrpcGuard
 from firetrail.proxy.calls.resource_names import group_name, topic_name
 from firetrail.proxy.calls.status_codes import OK, checked
-from firetrail.proxy.calls.wait_time import MARGIN_S, POLL_MAX_S, filter_of
+from firetrail.proxy.calls.wait_time import MARGIN_S, POLL_MAX_S, batch_size, filter_of
 from firetrail.proxy.conversion.delivered import delivered, records_in
 from firetrail.proxy.conversion.message_properties import milliseconds
 from firetrail.proxy.schema.messages import (
@@ -83,7 +83,7 @@ class OffsetCalls:
             topic,
             queue_id,
             request.offset,
-            min(max(request.batch_size, 1), PULL_MAX),
+            batch_size(request.batch_size, PULL_MAX),
             int(PullFlag.SUBSCRIPTION | suspend),
             0,
             int(wait_s * 1000),

@@ -1,4 +1,4 @@
-"""The waiting time of a receive, and the subscription that it selects messages with."""
+"""What a receive or a pull asks for: its waiting time, its messages, and how many of them."""
 
 from collections.abc import Callable
 from functools import lru_cache
@@ -23,6 +23,18 @@ EXPRESSION_MAX = 16 << 10
 """Maximum length of a filter expression in characters."""
 REMEMBERED, REMEMBERED_LENGTH = 1024, 256
 """Maximum number of lists of tags of receives that are remembered, and their maximum length."""
+
+
+def batch_size(asked: int, most: int) -> int:
+    """Return the number of messages that a call gets at most; raise ProxyError for fewer than one.
+
+    Args:
+        asked: The number in the request.
+        most: The limit.
+    """
+    if asked <= 0:
+        raise ProxyError(Code.BAD_REQUEST, f"the batch size {asked} is too small")
+    return min(asked, most)
 
 
 def poll_s(call: Call, asked: Duration | None, settings: Settings | None) -> float:

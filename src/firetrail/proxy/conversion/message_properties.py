@@ -45,12 +45,13 @@ RESERVED = frozenset(
         *("TIMER_DELAY_LEVEL", "__BORNHOST", "BORN_TIMESTAMP", "DLQ_ORIGIN_TOPIC"),
         *("DLQ_ORIGIN_MESSAGE_ID", "__CRC32#", "_SYS_MSG_PRIORITY_", "__LITE_TOPIC"),
         *(INNER_MULTI_DISPATCH, INNER_NUM, INNER_BASE, TRANSACTION_CHECK_TIMES),
+        CHECK_IMMUNITY_TIME,
     }
 )
-"""Names that clients cannot send as properties of their own. The last line is not reserved by
-RocketMQ 5.4: these properties would put a message into other queues, or claim that a transaction
-was checked before."""
-HIDDEN = RESERVED | {SHARDING_KEY, TRACE_CONTEXT, TRANSACTION_ID, CHECK_IMMUNITY_TIME, "REDIRECT"}
+"""Names that clients cannot send as properties of their own. The last two lines are not reserved by
+RocketMQ 5.4: these properties would put a message into other queues, claim that a transaction was
+checked before, or put its check off without limit."""
+HIDDEN = RESERVED | {SHARDING_KEY, TRACE_CONTEXT, TRANSACTION_ID, "REDIRECT"}
 """Names that are not delivered as properties of the user. RocketMQ delivers the additional ones."""
 
 

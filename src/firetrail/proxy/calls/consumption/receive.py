@@ -17,7 +17,7 @@ from firetrail.proxy.calls.grpc_guard import GrpcGuard
 from firetrail.proxy.calls.queue_choice import open_queues
 from firetrail.proxy.calls.resource_names import group_name, topic_name
 from firetrail.proxy.calls.status_codes import OK, code_of
-from firetrail.proxy.calls.wait_time import filter_of, poll_s
+from firetrail.proxy.calls.wait_time import batch_size, filter_of, poll_s
 from firetrail.proxy.conversion.delivered import attempt_after, delivered, records_in
 from firetrail.proxy.conversion.encoded_message import encoded_delivery, encoded_topic
 from firetrail.proxy.conversion.message_properties import set_milliseconds
@@ -120,8 +120,7 @@ class ReceiveCalls:
         group = group_name(request.group)
         hidden_ms = _invisible_ms(request)
         wanted = filter_of(topic, request.filter_expression)
-        if request.batch_size <= 0:
-            raise ProxyError(Code.BAD_REQUEST, f"the batch size {request.batch_size} is too small")
+        count = batch_size(request.batch_size, BATCH_MAX)
         config = await resolved(self._brokers.group(group))
         is_orderly = bool(config and config.consume_message_orderly)
         broker = await self._broker(topic, request.message_queue.broker.name)
@@ -129,7 +128,7 @@ class ReceiveCalls:
             group,
             topic,
             ANY_QUEUE,
-            min(request.batch_size, BATCH_MAX),
+            count,
             hidden_ms,
             int(wait_s * 1000),
             self._now_ms(),
