@@ -1,4 +1,4 @@
-"""Which queues a topic has, and which of them are offered, is the same for all who ask."""
+"""The queues of a topic, and those that its routes offer, are the same for all who ask."""
 
 import asyncio
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What a receive or a pull asks for: its waiting time, its messages, and how many of them."""
+"""The limits of a receive or a pull: time and number of messages, and their selection."""
 
 from collections.abc import Callable
 from functools import lru_cache
