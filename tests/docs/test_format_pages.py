@@ -271,11 +271,12 @@ def test_the_wire_page_has_the_numbers_of_the_codec() -> None:
 
 
 def test_the_replication_page_shows_frames_that_decode() -> None:
-    shown = {example.label: example.data for example in examples("replication.md")[:6]}
+    shown = {example.label: example.data for example in examples("replication.md")[:7]}
     assert shown["classic report"] == ha_frames.encode_report(4096)
     assert shown["introduction"] == ha_frames.encode_introduction(
         3, ha_frames.identity_number("3b9ac9ff04d2a1c7")
     )
+    assert shown["farewell"] == ha_frames.FAREWELL
     assert shown["confirmation"] == ha_frames.encode_confirmation(4096)
     start = b"\0\0\0"
     pieces = list(ha_frames.TransferReader().feed(memoryview(shown["classic transfers"])))

@@ -13,6 +13,8 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import math
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
@@ -53,6 +55,8 @@ class Member:
     token: str = ""
     leaves_to: int = 0  # the member to which it hands over
     leaves_by: float = 0.0  # when it gives up to hand over
+    stops_by: float = math.inf  # when a replica stops that says farewell
+    farewells: dict[int, int] = field(default_factory=dict)  # the processes that have said it
 
     def __post_init__(self) -> None:
         self.identity = f"store {self.number}"
@@ -68,6 +72,7 @@ class Member:
             remember=self.remember,
         )
         self.is_master, self.followed, self.asking, self.leaves_to = False, "", False, 0
+        self.stops_by, self.farewells = math.inf, {}
         self.acks, self.members, self.acked = {}, None, 0
         self.life = next(self.world.numbers)  # answers to an earlier process are dropped
 
@@ -148,7 +153,7 @@ class Member:
         world, view = self.world, self.election.view
         assert view.in_sync is not None
         self.is_master, self.followed = True, ""
-        self.acks = {}
+        self.acks, self.farewells = {}, {}
         world.begun.setdefault(view.in_sync.lineage.epoch, set()).add(self.number)
         self.acked = len(self.log)  # producers of what is there already wait for the old master
         self.members = InSyncMembers(
@@ -182,7 +187,7 @@ class Member:
             self.hand_over(self.members)
         elif self.members is not None and (change := self.next_change()):
             self.ask(lambda: engine.change_in_sync(change))
-        elif not election.epoch and not election.obstacle(len(self.log)):
+        elif self.may_campaign:
             self.token = token = f"{self.number}/{next(self.world.numbers)}"
             asked = election.campaign(token, now, 0)
             candidate = Candidate(self.number, "", "", token)
@@ -194,6 +199,12 @@ class Member:
             self.ask(campaign)
         else:
             self.ask(engine.view)
+
+    @property
+    def may_campaign(self) -> bool:
+        election = self.election
+        is_idle = not election.epoch and self.stops_by == math.inf
+        return is_idle and not election.obstacle(len(self.log))
 
     def leave(self, successor: int) -> None:
         """Begin to hand over."""
@@ -218,7 +229,8 @@ class Member:
     def next_change(self) -> SetChange | None:
         assert self.members is not None
         acks = {n: ack for n, ack in self.acks.items() if self.world.connected(self.number, n)}
-        return self.members.step(self.clock, len(self.log), acks, self.world.least)
+        leaving = self.farewells.keys()
+        return self.members.step(self.clock, len(self.log), acks, self.world.least, leaving)
 
     # -- messages -----------------------------------------------------------------------------
 
@@ -226,10 +238,31 @@ class Member:
         self.ask_engine()
         if not self.is_master:
             self.fetch()
+            self.stop_in_order()
         elif self.world.now >= self.ready_at:
             if self.holds and not self.leaves_to:
                 self.log.append(f"{self.memory.epoch}:{next(self.world.numbers)}")
             self.acknowledge()
+
+    def stop_in_order(self) -> None:
+        """Say farewell until nobody waits for this replica, or for too long; then restart."""
+        in_sync, world = self.election.view.in_sync, self.world
+        if self.stops_by == math.inf:
+            return
+        has_left = in_sync is not None and self.number not in in_sync.members
+        if has_left or world.now > self.stops_by:
+            world.farewells[has_left] += 1
+            self.start()
+            self.paused_until = world.now + world.random.uniform(0.5, 4.0)
+            return
+        master, token, life = self.master, self.followed, self.life
+
+        def hear() -> None:
+            if master is not None and master.is_master and master.token == token:
+                master.farewells[self.number] = life
+
+        if master is not None and world.passes(self.number, master.number):
+            world.after(master, world.delay(), hear)
 
     def acknowledge(self) -> None:
         """Acknowledge what the required members have; check the lease at the last moment."""
@@ -244,10 +277,16 @@ class Member:
         self.acked = max(self.acked, confirmed)
         self.confirmed = max(self.confirmed, confirmed)
 
+    @property
+    def master(self) -> Member | None:
+        """The master that it follows, if that still is one."""
+        members = self.world.members
+        return next((m for m in members if m.token == self.followed and m.is_master), None)
+
     def fetch(self) -> None:
         """Ask the master for what is missing; remove what the master does not have."""
         world, token, life, order = self.world, self.followed, self.life, next(self.world.numbers)
-        master = next((m for m in world.members if m.token == token and m.is_master), None)
+        master = self.master
         if master is None or not world.connected(self.number, master.number):
             return
 
@@ -276,6 +315,8 @@ class Member:
         def confirm(end: int) -> None:
             if master.is_master and master.token == token:
                 master.acks[self.number] = max(end, master.acks.get(self.number, 0))
+                if master.farewells.get(self.number) != life:  # it was said by an earlier process
+                    master.farewells.pop(self.number, None)
 
         world.after(master, world.delay(), answer)
 
@@ -288,6 +329,8 @@ class World:
         wins: Time, epoch and member of every election.
         begun: The members that began an epoch of the log, by its number.
         most_holders: The most members that would have acknowledged at the same time.
+        farewells: How many members that said farewell have stopped, by whether they had left the
+            in-sync set.
     """
 
     def __init__(self, seed: int, *, least: int, drift: float = 0.05) -> None:
@@ -301,6 +344,7 @@ class World:
         self.wins: list[tuple[float, int, int]] = []
         self.begun: dict[int, set[int]] = {}
         self.most_holders = 0
+        self.farewells = Counter[bool]()
         self.cut: set[frozenset[int]] = set()  # pairs without a connection; 0 is the engine
         self.loss = 0.0
         self.repeats = 0.0  # how often a request arrives a second time, later
@@ -384,10 +428,21 @@ class World:
             others = [member.number for member in self.members if member.number != holder.member]
             self.members[holder.member - 1].leave(self.random.choice(others))
 
-    def disturbed_for(self, rounds: int, *, hand_overs: bool = False) -> None:
+    def stop_replica(self) -> None:
+        """Let a replica say farewell, and stop."""
+        member = self.random.choice(self.members)
+        if not member.is_master:
+            member.stops_by = min(member.stops_by, self.now + 2.0)
+
+    def disturbed_for(
+        self, rounds: int, *, hand_overs: bool = False, farewells: bool = False
+    ) -> None:
         for _ in range(rounds):
             if hand_overs:
                 self.hand_over()
+                self.run(self.random.uniform(0.0, 2.0))
+            if farewells:
+                self.stop_replica()
                 self.run(self.random.uniform(0.0, 2.0))
             self.disturb()
             self.run(self.random.uniform(0.5, 8.0))

@@ -13,6 +13,7 @@ from tests.client.clusters import until
 
 from firetrail.broker.broker import Broker
 from firetrail.broker.config import BrokerConfig
+from firetrail.broker.replica.hand_over import succession
 from firetrail.broker.roles import failover
 from firetrail.broker.roles.failover import POLL_S, Failover
 from firetrail.errors import ConfigError, StoreError
@@ -120,8 +121,9 @@ async def test_a_member_that_lags_is_not_waited_for_and_cannot_win(tmp_path: Pat
 
 
 async def test_a_member_whose_promotion_fails_returns_the_lease_and_retries_later(
-    tmp_path: Path,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(succession, "KNOWN_S", 0.1)
     async with broker_group(tmp_path, members=2) as group:
         broker = group.members[2]
         become = broker.become

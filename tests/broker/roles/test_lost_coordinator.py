@@ -9,6 +9,7 @@ from tests.broker.groups import LAG_S, LEASE_S, BrokerGroup, broker_group, statu
 from tests.client.clusters import until
 from tests.replication.fake_etcd import Backup
 
+from firetrail.broker.replica.hand_over import succession
 from firetrail.broker.roles.failover import POLL_S
 from firetrail.remoting.messages.replica_bodies import GroupReport, ReplicaStatus
 from firetrail.remoting.wire.codes import RequestCode, ResponseCode
@@ -147,7 +148,10 @@ async def test_an_etcd_from_an_older_backup_is_refused_and_no_log_is_cut(tmp_pat
         assert "etcd was restored from an older backup; 'firetrail replica" in report.refusal
 
 
-async def test_a_member_that_does_not_know_better_hears_it_from_the_others(tmp_path: Path) -> None:
+async def test_a_member_that_does_not_know_better_hears_it_from_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(succession, "FAREWELL_S", 0.0)  # it does not see that it leaves the set
     async with broker_group(tmp_path) as group:
         backup = group.etcd.backup()
         await group.stop(3)

@@ -1,5 +1,7 @@
 """Elections: who may campaign, how long a holder acknowledges, and whole simulated groups."""
 
+from collections import Counter
+
 import pytest
 from tests.replication.simulated_engine import TIMING
 from tests.replication.simulated_group import World
@@ -193,6 +195,32 @@ def test_planned_changes_lose_nothing_whatever_happens_during_them(least: int) -
         assert not world.lost(), f"seed {seed}"
         elections += len(world.wins)
     assert elections > 50
+
+
+@pytest.mark.parametrize("least", [1, 2])
+def test_farewells_lose_nothing_whatever_happens_to_them(least: int) -> None:
+    """They get lost, are repeated, and arrive late: after the next start, and in another epoch."""
+    stops = Counter[bool]()
+    for seed in range(SEEDS):
+        world = World(seed, least=least)
+        world.disturbed_for(25, hand_overs=seed % 2 > 0, farewells=True)
+        assert world.most_holders == 1, f"seed {seed}"
+        assert not world.lost(), f"seed {seed}"
+        stops += world.farewells
+    assert stops[True] > 10 and stops[False] > 10
+
+
+def test_nobody_waits_for_a_member_that_has_said_farewell() -> None:
+    world = World(1, least=2)
+    world.run(30)
+    for _ in range(20):
+        world.stop_replica()
+        world.run(30)
+        assert world.engine.in_sync is not None
+        assert world.engine.in_sync.members == {1, 2, 3}  # it has joined again
+    # Some messages take longer than its patience.
+    assert world.farewells[True] > 4 * world.farewells[False]
+    assert len(world.wins) == 1 and not world.lost()
 
 
 def test_the_successor_wins_if_nothing_else_happens() -> None:

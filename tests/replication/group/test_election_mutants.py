@@ -1,11 +1,14 @@
 """Seeded bugs of elections: the simulated groups must catch each."""
 
+import math
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from tests.replication.simulated_group import Member, World
 
 from firetrail.replication.group.election import Election
+from firetrail.replication.group.group_view import SetChange
 from firetrail.replication.group.in_sync_members import InSyncMembers
 
 ATTEMPTS = 4
@@ -49,6 +52,17 @@ def first_only(members: InSyncMembers) -> frozenset[int]:
 def not_those_that_leave(members: InSyncMembers) -> frozenset[int]:
     change = members._change
     return change.members if change is not None else _required(members)
+
+
+def not_those_that_say_farewell(patch: pytest.MonkeyPatch) -> None:
+    def step(self: InSyncMembers, now: float, *known: Any) -> SetChange | None:
+        leaving[self] = frozenset(known[3])
+        return original(self, now, *known)
+
+    leaving: dict[InSyncMembers, frozenset[int]] = {}
+    original = InSyncMembers.step
+    patch.setattr(InSyncMembers, "step", step)
+    requires(lambda members: _required(members) - leaving.get(members, frozenset()))(patch)
 
 
 def not_those_that_join(members: InSyncMembers) -> frozenset[int]:
@@ -114,6 +128,22 @@ def lost_leave(world: World) -> None:
     world.run(60)
 
 
+def lost_farewell(world: World) -> None:
+    """A member says farewell, and is down; before the engine knows it, the master is lost."""
+    master, member, other = in_sync_group(world)
+    engine = world.engine
+    engine.change_in_sync = lambda change: engine.view()  # type: ignore[method-assign]
+    member.stops_by = world.now + 2.0
+    wait(world, lambda: member.stops_by == math.inf)
+    member.paused_until = world.now + 3.0
+    world.run(3.0)
+    cut_off(world, master, other)
+    del engine.change_in_sync
+    wait(world, lambda: member.holds)
+    world.heal()
+    world.run(60)
+
+
 def early_join(world: World) -> None:
     """A member stalls when it may join, joins a moment later, and becomes the master."""
     master, member, other = in_sync_group(world)
@@ -168,6 +198,12 @@ MUTANTS: list[tuple[str, Patch, Scene, int]] = [
         1,
     ),
     (
+        "a member that says farewell is not waited for any more",
+        not_those_that_say_farewell,
+        lost_farewell,
+        0,
+    ),
+    (
         "a member that joins the set is waited for only when it has joined",
         requires(not_those_that_join),
         early_join,
@@ -200,7 +236,7 @@ def test_mutant_is_caught(
     raise AssertionError(f"not caught in {ATTEMPTS} runs")
 
 
-@pytest.mark.parametrize("scene", [lost_leave, early_join, restored_backup])
+@pytest.mark.parametrize("scene", [lost_leave, lost_farewell, early_join, restored_backup])
 @pytest.mark.parametrize("seed", range(2))
 def test_without_a_bug_nothing_is_lost(scene: Scene, seed: int) -> None:
     world = World(seed, least=1)

@@ -122,6 +122,47 @@ def test_nobody_leaves_soon_if_that_would_not_help(connected: dict[int, int], le
     assert members.step(LAG_S, 100, connected, least=least) is None
 
 
+def test_a_member_that_is_about_to_stop_leaves_at_once() -> None:
+    members, least = holding({1, 2, 3}), 2
+    change = members.step(0.1, 100, {2: 100, 3: 50}, least, leaving={3})
+    assert change is not None and asked(change) == (5, 7, [1, 2], 100)
+    assert members.required == {2, 3}  # until the engine has confirmed it
+    members.saw(InSyncSet(change.members, 100, 9))
+    for tenth in range(2, 20):  # and it does not join again
+        assert members.step(tenth / 10, 100, {2: 100, 3: 100}, least, leaving={3}) is None
+    assert 3 not in members.required
+
+
+def test_a_member_that_is_about_to_stop_does_not_join() -> None:
+    members = holding({1, 2})
+    members.step(0.1, 100, {2: 100, 3: 100}, least=2)
+    assert members.required == {2, 3}
+    assert members.step(0.2, 100, {2: 100, 3: 100}, least=2, leaving={3}) is None
+    assert members.required == {2}
+
+
+@pytest.mark.parametrize(
+    ("acks", "least", "remain"),
+    [
+        pytest.param({2: 9, 3: 9}, 3, None, id="too few would remain"),
+        pytest.param({3: 9}, 1, None, id="nobody else is connected"),
+        pytest.param({2: 9, 3: 9}, 1, {1, 2}, id="another one is connected"),
+        pytest.param({2: 9}, 2, None, id="it has disconnected"),
+    ],
+)
+def test_when_a_member_that_is_about_to_stop_leaves(
+    acks: dict[int, int], least: int, remain: set[int] | None
+) -> None:
+    change = holding({1, 2, 3}).step(0.1, 9, acks, least, leaving={3})
+    assert (set(change.members) if change is not None else None) == remain
+
+
+def test_one_of_two_members_that_are_about_to_stop_stays() -> None:
+    assert holding({1, 2, 3}).step(0.1, 9, {2: 9, 3: 9}, 2, leaving={2, 3}) is None
+    change = holding({1, 2, 3, 4}).step(0.1, 9, {2: 9, 3: 9, 4: 9}, 2, leaving={2, 3})
+    assert change is not None and change.members == {1, 4}
+
+
 def test_a_holder_that_hands_over_leaves_the_set() -> None:
     change = holding({1, 2, 3}, offset=40).leave({2: 100, 3: 100}, least=2)
     assert change is not None

@@ -8,6 +8,7 @@ from tests.replication.logs import FILE_SIZE, MemoryLog, written_log
 from firetrail.errors import DivergedError, ProtocolError, ReplicationError
 from firetrail.format.names import OFFSET_MAX
 from firetrail.replication.ha.ha_frames import (
+    FAREWELL,
     NO_IDENTITY,
     REPORT,
     encode_confirmation,
@@ -242,6 +243,32 @@ def test_a_replica_introduces_itself_at_most_once(log: bytes) -> None:
     sending = master_session(MemoryLog(bytearray(log)))
     with pytest.raises(ProtocolError, match="the replica reports offset -"):
         sending.receive(encode_introduction(7) + encode_introduction(8), 0.0)
+
+
+def test_a_replica_says_farewell_once_after_the_master_has_answered(log: bytes) -> None:
+    sending = master_session(MemoryLog(bytearray(log)))
+    receiving = introduced(MemoryLog(bytearray(log)), [], 7)
+    sending.receive(receiving.report(0.0) or b"", 0.0)
+    assert receiving.farewell() == b""
+    receiving.receive(memoryview(encode_header(len(log), 0)), 0.0)
+    farewell = receiving.farewell()
+    assert all(offset < 0 for (offset,) in REPORT.iter_unpack(farewell))
+    sending.receive(farewell[:3], 0.0)
+    assert not sending.is_leaving
+    for content in (farewell[3:], farewell):  # a repeated one changes nothing
+        assert not sending.receive(content, 0.0)
+        assert sending.is_leaving
+    assert receiving.farewell() == b""
+
+
+def test_only_a_replica_that_has_introduced_itself_says_farewell(log: bytes) -> None:
+    receiving = replica_session(MemoryLog(bytearray(log)))
+    receiving.report(0.0)
+    receiving.receive(memoryview(encode_header(len(log), 0)), 0.0)
+    assert receiving.farewell() == b""
+    sending = master_session(MemoryLog(bytearray(log)))
+    with pytest.raises(ProtocolError, match="the replica acknowledges offset -"):
+        sending.receive(encode_report(len(log)) + FAREWELL, 0.0)
 
 
 def test_a_replica_is_told_what_it_may_show(log: bytes) -> None:

@@ -335,6 +335,22 @@ def test_a_member_counts_with_its_latest_connection(store: BrokerStore) -> None:
     assert acks.by_member() == {2: 600}
 
 
+def test_a_member_is_about_to_stop_if_its_latest_connection_says_so(store: BrokerStore) -> None:
+    acks = store.replica_acks
+    acks.note("old", 500, 2)
+    acks.leave("old")
+    acks.note("old", 600, 2)
+    assert acks.leaving == {2}
+    assert acks.by_member() == {2: 600}
+    acks.note("new", 600, 2)  # it has been started again
+    assert acks.leaving == set()
+    acks.leave("new")
+    acks.drop("new")
+    acks.leave("new")  # too late
+    acks.drop("old")
+    assert acks.leaving == set()
+
+
 def test_an_async_master_waits_for_no_member(tmp_path: Path) -> None:
     with BrokerStore.open(
         tmp_path, MASTER.replace(role=BrokerRole.ASYNC_MASTER), system=SYSTEM

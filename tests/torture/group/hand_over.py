@@ -1,19 +1,20 @@
 """Planned changes of the master of a group, in processes of their own and under load.
 
-The master is changed with ``firetrail replica promote``, or is stopped with SIGTERM and started
-again. Clients of all kinds keep a ledger meanwhile. In the end it is compared with the logs of all
-members, which are read without code of the store: nothing that was acknowledged is missing, and no
-delayed, timed or transactional message was delivered twice. No offset goes back, and no send is
-refused for longer than a second.
+The master is changed with ``firetrail replica promote``, or all members are stopped with SIGTERM
+and started again, one after the other. Clients of all kinds keep a ledger meanwhile. In the end it
+is compared with the logs of all members, which are read without code of the store: nothing that was
+acknowledged is missing, and no delayed, timed or transactional message was delivered twice. No
+offset goes back, and no send is refused for longer than a second.
 """
 
 import asyncio
 import itertools
+import subprocess
 import sys
 import time
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
-from contextlib import AsyncExitStack, suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, contextmanager, suppress
 from pathlib import Path
 from random import Random
 
@@ -23,6 +24,7 @@ from tests.ports import free_ports
 from tests.replication.etcd_server import etcd_server
 from tests.torture.process import SLOTS, BrokerProcess
 
+from firetrail.client import Message, Producer, SendStatus
 from firetrail.errors import FiretrailError, NotReachedError
 from firetrail.format.layout import TRANSACTION_COMMIT, TRANSACTION_ROLLBACK
 from firetrail.remoting.connections.remoting_client import RemotingClient
@@ -37,6 +39,8 @@ from firetrail.system import SYSTEM
 MEMBERS = (1, 2, 3)
 PREFIX = "/firetrail/DefaultCluster/broker-a"
 PLAIN, DELAYED, TIMED, TRANSACTED = "Plain", "Delayed", "Timed", "Transacted"
+ROUTED = "Routed"
+"""What a producer sends that asks the name server for the master."""
 PROPERTIES = {PLAIN: "", DELAYED: "DELAY\x011\x02", TIMED: "TIMER_DELAY_MS\x011500\x02"}
 CLIENTS = (PLAIN, PLAIN, DELAYED, DELAYED, TIMED)
 """What each producer sends."""
@@ -57,7 +61,7 @@ class Member(BrokerProcess):
 
     serving_line = b"broker"
 
-    def __init__(self, folder: Path, number: int, etcd: str, slots: Mapping[str, object]) -> None:
+    def __init__(self, folder: Path, number: int, servers: Mapping[str, object]) -> None:
         folder.mkdir()
         port, ha_port = free_ports(2)
         founder = number == MEMBERS[0]
@@ -66,9 +70,9 @@ class Member(BrokerProcess):
             "brokerId": 0 if founder else number,
             "listenPort": port,
             "haListenPort": ha_port,
-            "etcd_endpoints": etcd,
+            "ha_allowed_peers": "127.0.0.1",
             "ha_member": number,
-            **slots,
+            **servers,
         }
         super().__init__(folder, conf)
         self.number = number
@@ -82,13 +86,16 @@ class Member(BrokerProcess):
 class Clients:
     """Clients that send to a member until it does not answer or refuses, as stock clients do."""
 
-    def __init__(self, addresses: Sequence[str], seed: int) -> None:
+    def __init__(self, addresses: Sequence[str], namesrv: str, seed: int) -> None:
         self.acknowledged: dict[str, dict[bytes, int]] = defaultdict(dict)
         """By topic: the messages, with their physical offsets."""
         self.committed: set[bytes] = set()
         self.rolled_back: set[bytes] = set()
         self.figures = Counter[str]()
+        self.happens = "nothing"
+        """The present change, for the figures."""
         self._addresses = addresses
+        self._namesrv = namesrv
         self._random = Random(f"hand-over {seed}")
         self._client = RemotingClient()
         self._numbers = itertools.count()
@@ -98,7 +105,7 @@ class Clients:
 
     def start(self) -> None:
         loops = [self._produce(topic) for topic in CLIENTS]
-        loops += [self._transact(), self._commit()]
+        loops += [self._produce_routed(), self._transact(), self._commit()]
         self._tasks = [asyncio.create_task(loop) for loop in loops]
 
     async def stop(self) -> None:
@@ -111,6 +118,24 @@ class Clients:
         while not self._stop.is_set():
             await sender.send(topic, PROPERTIES[topic])
             await asyncio.sleep(PAUSE_S)
+
+    async def _produce_routed(self) -> None:
+        """Send with the client of Firetrail, which asks the name server for the master."""
+        async with Producer(self._namesrv) as producer:
+            while not self._stop.is_set():
+                body, asked_at = self.new_body(ROUTED), time.monotonic()
+                result = await producer.send(Message(ROUTED, body))
+                self.note_pause("the client", time.monotonic() - asked_at)
+                if result.status is SendStatus.OK:
+                    place = int(result.offset_message_id[-16:], 16)
+                    self.acknowledged[ROUTED][body] = place
+                else:
+                    self.figures[f"the client got {result.status.value}"] += 1
+                await asyncio.sleep(PAUSE_S)
+
+    def note_pause(self, what: str, seconds: float) -> None:
+        for name in (f"longest ms of {what}", f"longest ms of {what} during {self.happens}"):
+            self.figures[name] = max(self.figures[name], int(1000 * seconds))
 
     def new_body(self, topic: str) -> bytes:
         return b"%s %d" % (topic.encode(), next(self._numbers))
@@ -194,32 +219,27 @@ class Sender:
         except (OSError, FiretrailError) as error:
             failure = type(error).__name__
         now = time.monotonic()
-        _note_longest(figures, "longest ms of a request", now - asked_at)
+        self._clients.note_pause("a request", now - asked_at)
         if failure:
             figures[f"failed: {failure}"] += 1
             self._refused_at = self._refused_at if self._refused_at is not None else asked_at
             self.at = (self.at + 1) % len(self._addresses)
             return None
         if self._refused_at is not None:
-            _note_longest(figures, "longest ms of refusals", now - self._refused_at)
+            self._clients.note_pause("refusals", now - self._refused_at)
             self._refused_at = None
         return answer.fields
-
-
-def _note_longest(figures: Counter[str], name: str, seconds: float) -> None:
-    figures[name] = max(figures[name], int(1000 * seconds))
 
 
 class Group:
     """The members, and the planned changes of their master."""
 
-    def __init__(self, folder: Path, seed: int, etcd: str) -> None:
-        self._folder = folder
+    def __init__(self, folder: Path, seed: int, etcd: str, namesrv: str) -> None:
         self._random = Random(f"changes {seed}")
         self._engine = EtcdCoordinator(EtcdAccess((etcd,)), PREFIX, 5, SYSTEM.clock)
-        peers = {"ha_allowed_peers": "127.0.0.1"}
-        self.members = [Member(folder / str(n), n, etcd, peers) for n in MEMBERS]
-        self.clients = Clients([member.address for member in self.members], seed)
+        servers = {"etcd_endpoints": etcd, "namesrvAddr": namesrv}
+        self.members = [Member(folder / str(n), n, servers) for n in MEMBERS]
+        self.clients = Clients([member.address for member in self.members], namesrv, seed)
 
     async def start(self) -> None:
         for member in self.members:
@@ -247,17 +267,31 @@ class Group:
         assert holder is not None
         return self.members[holder.member - 1]
 
-    async def change(self, number: int) -> str:
-        await self.in_sync()
-        await asyncio.sleep(self._random.uniform(0.5, 2.5))
-        master = await self.master()
+    async def change(self, number: int) -> None:
+        """Promote a member, or stop and start all members one after the other."""
         if number % 2:
-            assert await master.stop() == 0, master.said[-2000:]
-            await master.start()
-            return "restarts of the master"
+            for member in self._random.sample(self.members, len(self.members)):
+                await self._restart(member)
+            self.clients.figures["rolling restarts"] += 1
+            return
+        master = await self._quiet()
         others = [member for member in self.members if member is not master]
+        self.clients.happens = "a promotion"
         await self._promote(self._random.choice(others))
-        return "promotions"
+        self.clients.figures["promotions"] += 1
+
+    async def _quiet(self) -> Member:
+        """Return the master, once all members are in sync."""
+        await self.in_sync()
+        self.clients.happens = "nothing"
+        await asyncio.sleep(self._random.uniform(0.5, 2.5))
+        return await self.master()
+
+    async def _restart(self, member: Member) -> None:
+        is_master = await self._quiet() is member
+        self.clients.happens = f"a restart of {'the master' if is_master else 'a replica'}"
+        assert await member.stop() == 0, member.said[-2000:]
+        await member.start()
 
     async def _promote(self, member: Member) -> None:
         command = [sys.executable, "-m", "firetrail", "replica", "promote", member.address]
@@ -300,7 +334,7 @@ def check_log(clients: Clients, log: Sequence[Raw]) -> None:
         gone = [body for body, offset in messages.items() if places.get(offset) != body]
         if gone:
             raise Violation(f"{len(gone)} acknowledged messages of {topic} are lost: {gone[:3]}")
-    for topic in (PLAIN, DELAYED, TIMED, TRANSACTED):
+    for topic in (PLAIN, DELAYED, TIMED, TRANSACTED, ROUTED):
         found = {body: count for (at, body), count in copies.items() if at == topic}
         twice = [body for body, count in found.items() if count > 1]
         if twice:
@@ -318,16 +352,31 @@ def check_pauses(figures: Counter[str]) -> None:
         raise Violation(f"a client was refused for too long: {figures}")
 
 
+@contextmanager
+def name_server() -> Iterator[str]:
+    """Run a name server in a process of its own; its ``host:port``."""
+    (port,) = free_ports(1)
+    command = [sys.executable, "-m", "firetrail", "namesrv", "--port", str(port)]
+    quiet = subprocess.DEVNULL
+    process = subprocess.Popen(command, stdout=quiet, stderr=quiet)
+    try:
+        yield f"127.0.0.1:{port}"
+    finally:
+        process.kill()
+        process.wait()
+
+
 async def hand_over(folder: Path, seed: int, changes: int) -> Counter[str]:
-    """Change the master ``changes`` times; return the figures."""
+    """Promote members and restart all, ``changes`` times in all; return the figures."""
     async with AsyncExitStack() as stack:
-        group = Group(folder, seed, stack.enter_context(etcd_server(folder)))
+        etcd = stack.enter_context(etcd_server(folder))
+        group = Group(folder, seed, etcd, stack.enter_context(name_server()))
         stack.push_async_callback(group.close)
         figures = group.clients.figures
         try:
             await group.start()
             for number in range(changes):
-                figures[await group.change(number)] += 1
+                await group.change(number)
             await group.finish()
             for topic, messages in group.clients.acknowledged.items():
                 figures[f"acknowledged: {topic}"] = len(messages)

@@ -158,9 +158,11 @@ class ReplicasManager:
     async def hold(self) -> None:
         """Leave the role as it is from now on. A change in progress is finished first.
 
-        The master of a group lets another member take over before, if one is in sync.
+        The master of a group lets another member take over before, if one is in sync, and a replica
+        leaves the in-sync set. A member that has begun to take over finishes that first.
         """
         if self._succession is not None:
+            await self._succession.settled(lambda: not self.promotion.step)
             await self._succession.stop()
         if self._failover is not None:
             await self._failover.stop()

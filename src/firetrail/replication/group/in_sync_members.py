@@ -7,7 +7,7 @@ the set wins the next election has everything that was acknowledged, regardless 
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass
 
 from firetrail.replication.group.group_view import InSyncSet, SetChange
@@ -91,7 +91,14 @@ class InSyncMembers:
         for member in in_sync.members:
             self._joining.pop(member, None)
 
-    def step(self, now: float, end: int, acks: Mapping[int, int], least: int) -> SetChange | None:
+    def step(
+        self,
+        now: float,
+        end: int,
+        acks: Mapping[int, int],
+        least: int,
+        leaving: Set[int] = frozenset(),
+    ) -> SetChange | None:
         """Decide; return the change to ask the engine for, or None.
 
         A change whose outcome is unknown is returned again: the engine executes it at most once.
@@ -101,10 +108,13 @@ class InSyncMembers:
             end: The end of the log, read after :attr:`required` was applied.
             acks: The ends of the logs of the connected members, by number.
             least: How many members the set must keep. With fewer copies, nothing is acknowledged.
+            leaving: The connected members that are about to stop. They leave the set at once, if
+                enough others are connected. Default: none.
         """
         self._note_progress(now, end, acks)
         if self._change is None:
-            members = self._joined(now, end, acks) or self._remaining(now, acks, least)
+            members = self._joined(now, end, acks, leaving)
+            members = members or self._remaining(now, acks, least, leaving)
             if members is not None:
                 after = self.committed.next(members, self._common_offset(members, end, acks))
                 self._change = SetChange(self.epoch, self.committed, after)
@@ -152,32 +162,37 @@ class InSyncMembers:
         for gone in self._confirmed.keys() - acks.keys():
             del self._confirmed[gone]
 
-    def _joined(self, now: float, end: int, acks: Mapping[int, int]) -> frozenset[int] | None:
+    def _joined(
+        self, now: float, end: int, acks: Mapping[int, int], leaving: Set[int]
+    ) -> frozenset[int] | None:
         """Return the set with the members that have caught up, None if there are none.
 
         The holder is not in the set if it has left for a hand-over that has failed.
         """
         reached: set[int] = {self._member} - self.committed.members
         for member, mark in list(self._joining.items()):
-            if member not in acks or self._lag(member, now) > self._lag_s:
+            is_gone = member not in acks or member in leaving
+            if is_gone or self._lag(member, now) > self._lag_s:
                 del self._joining[member]
                 continue
             if mark is None:  # nothing is acknowledged without the member since the last step
                 mark = self._joining[member] = end
             if acks[member] >= mark:
                 reached.add(member)
-        for member in set(acks) - self.committed.members - {self._member}:
+        for member in acks.keys() - self.committed.members - leaving - {self._member}:
             if self._lag(member, now) <= JOIN_LAG_S:
                 self._joining.setdefault(member, None)
         return self.committed.members | reached if reached else None
 
-    def _remaining(self, now: float, acks: Mapping[int, int], least: int) -> frozenset[int] | None:
+    def _remaining(
+        self, now: float, acks: Mapping[int, int], least: int, leaving: Set[int]
+    ) -> frozenset[int] | None:
         """Return the set without members that are absent or lag for too long, None if none is.
 
         Those that are not connected are removed first, then those that lag the longest.
         """
         others = self.committed.members - {self._member}
-        absent = self._absent(now, acks, least)
+        absent = self._absent(now, acks, least, leaving)
         lagging = [m for m in others if m in absent or self._lag(m, now) > self._lag_s]
         lagging.sort(
             key=lambda member: (
@@ -189,20 +204,25 @@ class InSyncMembers:
         removable = lagging[: max(len(self.committed.members) - least, 0)]
         return self.committed.members.difference(removable) if removable else None
 
-    def _absent(self, now: float, acks: Mapping[int, int], least: int) -> set[int]:
+    def _absent(
+        self, now: float, acks: Mapping[int, int], least: int, leaving: Set[int]
+    ) -> set[int]:
         """Return the members whose absence alone keeps messages from being acknowledged.
 
-        If too few others are connected, nothing is gained by removing a member. A master that no
-        member is connected to may be the one that is cut off.
+        Those that are about to stop will do so. If too few others are connected, nothing is gained
+        by removing a member. A master that no member is connected to may be the one that is cut
+        off. If all members stop in order, the set keeps two of them, either of which can be elected
+        later.
         """
         others = self.committed.members - {self._member}
-        silent = {m for m in others & acks.keys() if now - self._moved_at[m] > SILENT_S}
-        connected = (others & acks.keys()) - silent
+        staying = (others & acks.keys()) - leaving
+        silent = {m for m in staying if now - self._moved_at[m] > SILENT_S}
+        connected = staying - silent
         if not connected or 1 + len(connected) < least:
             return set()
         seen_at = self._seen_at
-        gone = others - acks.keys()
-        return silent | {m for m in gone if now - seen_at.get(m, self._began_at) > ABSENT_S}
+        gone = {m for m in others - acks.keys() if now - seen_at.get(m, self._began_at) > ABSENT_S}
+        return silent | gone | (others & acks.keys() & leaving)
 
     def _lag(self, member: int, now: float) -> float:
         """Return for how many seconds a member has not been caught up."""

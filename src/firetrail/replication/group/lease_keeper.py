@@ -97,6 +97,8 @@ class LeaseKeeper:
         self._members: InSyncMembers | None = None
         self._store: BrokerStore | None = None
         self._retry_at = -math.inf  # no campaign before
+        self._unnamed_at = -math.inf  # no campaign before, unless the holder names this member
+        self._is_retired = False
         self._precedence = Precedence(member.number)
         self._beat_at = -math.inf
         self._is_started = False
@@ -107,6 +109,7 @@ class LeaseKeeper:
         threads = system.threads
         self._guard = threads.lock()
         self._stopping = threads.event()
+        self._wake = threads.event()  # there may be something to do at once
         self._threads = [
             threads.thread("firetrail-lease", self._run),
             threads.thread("firetrail-watch", self._watch),
@@ -140,6 +143,7 @@ class LeaseKeeper:
     def stop(self) -> None:
         """End the lease, if the member holds it, and all threads. Call it without a store."""
         self._stopping.set()
+        self._wake.set()
         self._coordinator.close()
         if not self._is_started:
             return
@@ -179,6 +183,10 @@ class LeaseKeeper:
         with suppress(NotReachedError, ElectionError):  # it expires by itself
             self._coordinator.resign()
 
+    def retire(self) -> None:
+        """Do not campaign any more, because the broker is about to stop."""
+        self._is_retired = True
+
     def nominate(self, member: int) -> None:
         """Ask another member to take over, which is free to do so for the time of a lease.
 
@@ -206,19 +214,30 @@ class LeaseKeeper:
             epoch, store, members = self._election.epoch, self._store, self._members
             change = None
             if store is not None and members is not None:
-                acks = store.replica_acks
-                change = members.leave(acks.by_member(), acks.needed)
+                acks, leaving = store.replica_acks, store.replica_acks.leaving
+                staying = {n: end for n, end in acks.by_member().items() if n not in leaving}
+                change = members.leave(staying, acks.needed)
         if change is not None:
             with full_disk_tolerated():
                 self._change(change)
         with self._guard:
-            self._retry_at = self._clock.since_boot() + self._timing.ttl_s
+            self._unnamed_at = self._clock.since_boot() + self._timing.ttl_s
             self._election.expired()
             self._apply()
             known = self._election.view.revision
         view = self._coordinator.name_successor(epoch, member, leave=True)
         with full_disk_tolerated():
             self._saw(view, known)
+
+    def refresh(self) -> None:
+        """Read the group, instead of waiting until the engine reports a change.
+
+        Raises:
+            NotReachedError: The engine cannot be reached.
+            ElectionError: It refuses the request.
+        """
+        known = self._election.view.revision
+        self._saw(self._coordinator.watch(known, 0.0), known)
 
     @property
     def status(self) -> GroupStatus:
@@ -290,7 +309,11 @@ class LeaseKeeper:
 
     def _run(self) -> None:
         while not self._stopping.is_set():
-            self._stopping.wait(STEP_S if self._guarded(self._step) else RETRY_S)
+            if self._guarded(self._step):
+                self._wake.wait(STEP_S)
+                self._wake.clear()
+            else:
+                self._stopping.wait(RETRY_S)
 
     def _watch(self) -> None:
         while not self._stopping.is_set():
@@ -386,7 +409,9 @@ class LeaseKeeper:
         if members is None or store is None:
             return None
         acks = store.replica_acks
-        change = members.step(now, store.log.max_offset, acks.by_member(), acks.needed)
+        # Without replicas that must confirm, nothing waits for those that are about to stop.
+        leaving = acks.leaving if acks.are_needed else frozenset[int]()
+        change = members.step(now, store.log.max_offset, acks.by_member(), acks.needed, leaving)
         acks.require(members.required)
         return change
 
@@ -404,9 +429,10 @@ class LeaseKeeper:
 
     def _may_campaign(self, now: float) -> bool:
         store, election = self._store, self._election
-        if store is None or store.has_failed or election.epoch:
+        if store is None or store.has_failed or election.epoch or self._is_retired:
             return False
-        if now < self._retry_at and election.view.successor != self._member.number:
+        is_named = election.view.successor == self._member.number
+        if now < self._retry_at or (now < self._unnamed_at and not is_named):
             return False
         if not self._own_number.is_own or self._obstacle(store.log.max_offset):
             self._precedence.forget()
@@ -465,4 +491,5 @@ class LeaseKeeper:
         told = election.epoch, view.holder, view.successor, election.refusal
         if told != self._told:
             self._told = told
+            self._wake.set()
             self.on_change()

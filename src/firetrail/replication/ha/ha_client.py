@@ -75,6 +75,7 @@ class HAClient:
         member: The number of the replica in its group; 0 if it is in none.
         identity: The number of the replica's store, by which its master counts it once.
         is_confirmed: Whether the master is Firetrail, and so tells what the replica may show.
+        is_leaving: Whether the master is told that the replica is about to stop.
         access: The credentials and the TLS to use; None for neither.
     """
 
@@ -115,6 +116,7 @@ class HAClient:
         self.member = NO_MEMBER
         self.identity = NO_IDENTITY
         self.is_confirmed = True
+        self.is_leaving = False
         self.access: Access | None = None
 
     def connect(self) -> None:
@@ -257,6 +259,8 @@ class HAClient:
         if report is not None:
             connection.sendall(report)
             self.status.wrote_at_ms = self._clock.now_ms()
+        if self.is_leaving and (farewell := session.farewell()):
+            connection.sendall(farewell)
 
     def _receive(self, connection: HASocket, *, waits: bool) -> int:
         """Read into the buffer; if nothing has arrived, wait for it or raise an error."""

@@ -214,7 +214,10 @@ class HAConnection:
             self.close()
             return
         now = self._clock.monotonic()
-        if self.session.receive(data, now):
+        has_more = self.session.receive(data, now)
+        if self.session.is_leaving:
+            self._acks.leave(self)
+        if has_more:
             self._note()
         elif now - self.session.read_at > self._limits.silence_s:
             raise NotReachedError("it sends bytes, but no reports")

@@ -4,13 +4,14 @@ A slave connects to the HA port of its master. It sends *reports*: 8 bytes with 
 its own log ends. The master sends *transfers*: a header of 12 bytes with a physical offset and a
 size, followed by that many bytes of its commit log. A transfer without bytes is a heartbeat.
 
-Three frames are Firetrail's own. A replica that knows its master to be Firetrail first
+Four frames are Firetrail's own. A replica that knows its master to be Firetrail first
 authenticates itself, if it has credentials: AUTHENTICATION, a length, and signed fields as JSON.
 Then it introduces itself before its first report: INTRODUCTION, its number if it is a member of a
 group with failover, and the identity of its store with all bits inverted. As reports these are
-negative offsets, which a Java master would ignore. Such a replica gets *confirmations*: the header
-of a transfer without bytes whose offset has all bits inverted, so that it is negative. Before this
-offset, the replica may show the log to consumers.
+negative offsets, which a Java master would ignore. A member of a group that is about to stop sends
+FAREWELL in the place of a report. A replica that has introduced itself gets *confirmations*: the
+header of a transfer without bytes whose offset has all bits inverted, so that it is negative.
+Before this offset, the replica may show the log to consumers.
 """
 
 import hashlib
@@ -26,6 +27,7 @@ REPORT = Struct(">q")
 HEADER = Struct(">qi")
 INTRODUCTION = b"\x80FTM"
 AUTHENTICATION = b"\x80FTA"
+FAREWELL = b"\x80FTL\0\0\0\0"
 AUTHENTICATION_MAX = 4096
 """Maximum size of the signed fields in bytes."""
 MEMBER_MAX = (1 << 31) - 1
@@ -125,6 +127,11 @@ def introduced_member(offset: int) -> int | None:
     """Return the member that introduces itself with this "report"; None if it is not one."""
     content = REPORT.pack(offset)
     return int.from_bytes(content[4:], "big") if content.startswith(INTRODUCTION) else None
+
+
+def is_farewell(offset: int) -> bool:
+    """Return whether a "report" says that the member is about to stop."""
+    return REPORT.pack(offset) == FAREWELL
 
 
 def encode_header(offset: int, size: int) -> bytes:

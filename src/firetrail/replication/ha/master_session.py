@@ -10,6 +10,7 @@ from firetrail.replication.ha.ha_frames import (
     NO_IDENTITY,
     ReportReader,
     introduced_member,
+    is_farewell,
     log_end,
 )
 from firetrail.store.log.replica_acks import NO_MEMBER
@@ -51,6 +52,7 @@ class MasterSession:
         member: The number of the replica in its group; 0 if it has not named one.
         identity: The number of the replica's store; 0 if it has not named one.
         is_introduced: Whether the replica is Firetrail, and so takes confirmations.
+        is_leaving: Whether the replica has said that it is about to stop.
     """
 
     def __init__(self, log: SentLog, batch_size: int, heartbeat_s: float, now: float) -> None:
@@ -72,6 +74,7 @@ class MasterSession:
         self.member = NO_MEMBER
         self.identity = NO_IDENTITY
         self.is_introduced = False
+        self.is_leaving = False
         self._awaits_identity = False  # whether the next "report" is the rest of an introduction
         self._confirmed = -1  # the offset that was last confirmed to the replica
         self.read_at = now
@@ -93,6 +96,9 @@ class MasterSession:
                     continue
                 self.position = self._start(offset)
                 self._sent_at = -inf  # answer at once, if only with a heartbeat
+            elif self.is_introduced and is_farewell(offset):
+                self.is_leaving = True
+                continue
             elif not 0 <= offset <= self.position:
                 raise ProtocolError(
                     f"the replica acknowledges offset {offset}, but was sent the log only up to "

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from firetrail.errors import ReplicationError
 from firetrail.replication.ha.ha_frames import (
+    FAREWELL,
     FROM_THE_START,
     NO_IDENTITY,
     Piece,
@@ -74,6 +75,7 @@ class ReplicaSession:
         self._introduction = introduction
         self._heartbeat_s = heartbeat_s
         self._reported = -1
+        self._has_left = False
         self._reported_at = now
         self._first_report = self._ask_for(begin)
         self.master_offset = -1
@@ -153,6 +155,16 @@ class ReplicaSession:
         if offset > self._reported or now - self._reported_at >= self._heartbeat_s:
             return self._note_report(offset, now)
         return None
+
+    def farewell(self) -> bytes:
+        """Return the frame that says that the replica is about to stop; empty if it is not due.
+
+        It is due once, to a Firetrail master that has answered the first report.
+        """
+        if self._introduction is None or self.master_offset < 0 or self._has_left:
+            return b""
+        self._has_left = True
+        return FAREWELL
 
     def _encode_introduction(self) -> bytes:
         introduction = self._introduction

@@ -139,6 +139,7 @@ class Follower:
         self.has_controller = False
         self.divergence = divergence
         self.is_different = False
+        self._is_leaving = False
         self.on_compared: Callable[[str], Awaitable[None]] = _ignore
         self._master_min = self._master_max = -1
         self._pause_s = self._settings.retry_s
@@ -162,6 +163,12 @@ class Follower:
         with suppress(asyncio.CancelledError):
             await self._task
         self._task = None
+
+    def leave(self) -> None:
+        """Tell the master, and the next ones, that this replica is about to stop."""
+        self._is_leaving = True
+        if self._connection is not None:
+            self._connection.is_leaving = True
 
     def follow(self, master: MasterAddress | None) -> None:
         """Follow this master from now on; the connection to another one is cut at once.
@@ -330,7 +337,7 @@ class Follower:
             return LearnerClient(log, config.ha, begin, self._clock, **times)
         client = HAClient(self._log, config.ha, begin, self._clock, **times)
         client.member, client.identity = settings.member, identity_number(settings.identity)
-        client.is_confirmed = config.is_firetrail
+        client.is_confirmed, client.is_leaving = config.is_firetrail, self._is_leaving
         client.access = settings.access if config.is_firetrail else None
         return client
 

@@ -59,12 +59,14 @@ class _Confirmation(NamedTuple):
         member: Its number in the group.
         replica: The value that identifies it.
         since: The end of the master's log at the first report.
+        is_leaving: Whether the replica is about to stop.
     """
 
     offset: int
     member: int
     replica: Hashable
     since: int
+    is_leaving: bool = False
 
 
 class ReplicaAcks:
@@ -136,10 +138,17 @@ class ReplicaAcks:
             known = self._acks.get(connection)
             since = known.since if known is not None else self._log.max_offset
             told = connection if replica is None else replica
-            self._acks[connection] = _Confirmation(offset, member, told, since)
+            is_leaving = known is not None and known.is_leaving
+            self._acks[connection] = _Confirmation(offset, member, told, since, is_leaving)
             grown = self._update()
         if grown:
             self.on_progress()
+
+    def leave(self, connection: Hashable) -> None:
+        """Note that the replica of a connection is about to stop. It counts until it has."""
+        with self._guard:
+            if (known := self._acks.get(connection)) is not None:
+                self._acks[connection] = known._replace(is_leaving=True)
 
     def drop(self, connection: Hashable) -> None:
         """Forget a connection that has ended."""
@@ -169,6 +178,13 @@ class ReplicaAcks:
     def _by_member(self) -> dict[int, int]:
         # A member that has connected again counts with its latest connection.
         return {ack.member: ack.offset for ack in self._acks.values() if ack.member != NO_MEMBER}
+
+    @property
+    def leaving(self) -> frozenset[int]:
+        """The connected members that are about to stop; their latest connections say so."""
+        with self._guard:
+            latest = {ack.member: ack.is_leaving for ack in self._acks.values()}
+            return frozenset(number for number, is_leaving in latest.items() if is_leaving)
 
     @property
     def missing(self) -> str:

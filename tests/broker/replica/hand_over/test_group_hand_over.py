@@ -9,6 +9,7 @@ from tests.broker.brokers import Field, Talk
 from tests.broker.groups import BrokerGroup, broker_group, status_of
 from tests.broker.pairs import promote, status
 from tests.client.clusters import until
+from tests.helpers import PATIENCE_S
 
 from firetrail.broker.broker import Broker
 from firetrail.broker.replica.hand_over import group_hand_over, succession
@@ -19,7 +20,9 @@ from firetrail.broker.roles.failover import POLL_S
 from firetrail.broker.timer.timer_service import TimerService
 from firetrail.errors import NotReachedError, ReplicationError
 from firetrail.remoting.wire.codes import RequestCode, ResponseCode
+from firetrail.replication.group import in_sync_members
 from firetrail.replication.group.etcd import EtcdCoordinator
+from firetrail.replication.ha.replica_session import ReplicaSession
 from firetrail.store.retention.disk_space import DiskSpace
 from firetrail.store.settings.config import BrokerRole
 
@@ -177,6 +180,112 @@ async def test_a_master_that_stops_hands_over(tmp_path: Path) -> None:
         master = await group.master()
         assert (await group.send(master, b"goes on")).code == OK
         assert group.members[master].offsets.get("CG", "T1", 0) == 1
+
+
+async def test_a_master_that_stops_passes_on_the_requests_that_have_waited(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copy_tables, frozen, may_continue = HandOver.copy_tables, asyncio.Event(), asyncio.Event()
+
+    async def pause(self: HandOver) -> None:
+        frozen.set()
+        await may_continue.wait()
+        await copy_tables(self)
+
+    monkeypatch.setattr(HandOver, "copy_tables", pause)
+    async with broker_group(tmp_path) as group:
+        stopping = asyncio.ensure_future(group.members[1].stop())
+        await frozen.wait()
+        sends = [asyncio.ensure_future(group.send(1, body)) for body in (b"one", b"two")]
+        await until(lambda: len(group.members[1]._terms._held._held) == 2)
+        may_continue.set()
+        await stopping
+        assert [(await each).code for each in sends] == [OK, OK]
+        del group.members[1]
+        await group.has(await group.master(), b"one", b"two")
+
+
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Replicas wait for long until they have left the in-sync set, and masters until they are gone.
+
+    A test that does not wait that long shows that nobody has waited.
+    """
+    monkeypatch.setattr(succession, "FAREWELL_S", PATIENCE_S)
+    monkeypatch.setattr(in_sync_members, "ABSENT_S", PATIENCE_S)
+
+
+@pytest.mark.usefixtures("patient")
+async def test_nobody_waits_for_a_replica_that_stops(tmp_path: Path) -> None:
+    async with broker_group(tmp_path) as group:
+        await group.stop(3)
+        assert (await group.send(1, b"one")).code == OK
+        await group.in_sync(1, 2)
+        await group.start(3)
+        await group.in_sync(1, 2, 3)
+        assert not group.members[1].broker_store.replica_acks.leaving
+        await group.has(3, b"one")
+
+
+@pytest.mark.usefixtures("patient")
+async def test_a_replica_that_must_stay_in_the_set_stops_at_once(tmp_path: Path) -> None:
+    """If all members stop in order, either of the last two can be elected later."""
+    async with broker_group(tmp_path) as group:
+        await group.stop(3)
+        await group.in_sync(1, 2)
+        await group.stop(2)
+        await group.in_sync(1, 2)
+
+
+@pytest.mark.usefixtures("patient")
+async def test_a_replica_whose_master_is_gone_stops_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ReplicaSession, "farewell", lambda session: b"")  # it gets lost
+    async with broker_group(tmp_path) as group:
+        ha, keeper = group.members[1]._term.ha, group.members[3]._replicas.keeper
+        assert ha is not None and keeper is not None
+        stopping = asyncio.ensure_future(group.members[3].stop())
+        await until(lambda: keeper._is_retired)
+        assert not stopping.done()
+        ha.stop()
+        await stopping
+        del group.members[3]
+
+
+async def test_a_lost_farewell_costs_only_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(succession, "FAREWELL_S", 0.1)
+    monkeypatch.setattr(ReplicaSession, "farewell", lambda session: b"")
+    async with broker_group(tmp_path) as group:
+        await group.stop(3)
+        assert status_of(group.members[1]).in_sync == {1, 2, 3}
+        await group.in_sync(1, 2)
+        assert (await group.send(1, b"one")).code == OK
+
+
+@pytest.mark.usefixtures("patient")
+async def test_a_replica_that_has_said_farewell_is_not_elected(tmp_path: Path) -> None:
+    async with broker_group(tmp_path) as group:
+        keeper = group.members[2]._replicas.keeper
+        assert keeper is not None
+        keeper.retire()
+        group.cut_off(1)
+        group.end_lease()
+        assert await group.master(other_than=1) == 3
+
+
+@pytest.mark.usefixtures("patient")
+async def test_all_members_stop_at_the_same_time(tmp_path: Path) -> None:
+    async with broker_group(tmp_path) as group:
+        stopping = [broker.stop() for broker in group.members.values()]
+        group.members.clear()
+        await asyncio.gather(*stopping)
+        for number in (1, 2, 3):
+            await group.start(number)
+        await group.in_sync(1, 2, 3)
+        assert (await group.send(await group.master(), b"goes on")).code == OK
 
 
 async def test_a_master_without_a_member_in_sync_stops_at_once(tmp_path: Path) -> None:

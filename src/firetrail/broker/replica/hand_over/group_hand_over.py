@@ -18,11 +18,12 @@ lease was given away and the member does not take it, the group elects a master 
 import asyncio
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Protocol
 
 from firetrail.broker.replica.hand_over.hand_over import HandOver
 from firetrail.broker.replica.replicated_broker import ReplicatedBroker
-from firetrail.errors import ReplicationError, RequestError
+from firetrail.errors import ElectionError, NotReachedError, ReplicationError, RequestError
 from firetrail.remoting.messages.replica_headers import HandOverHeader, StepDownHeader
 from firetrail.remoting.wire.codes import ResponseCode
 from firetrail.replication.group.lease_keeper import LeaseKeeper
@@ -105,6 +106,8 @@ class GroupHandOver:
                 raise
             await hand_over.receive_lease(member)
             enter("opening the store as the master")
+            with suppress(NotReachedError, ElectionError):  # then the keeper hears of it later
+                await asyncio.to_thread(self._keeper.refresh)
             await self._await_lease(master)
         finally:
             await hand_over.close()

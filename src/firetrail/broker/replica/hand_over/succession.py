@@ -1,8 +1,14 @@
-"""A master of a group that asks another member to take over: before a stop, or with a full disk.
+"""A member of a group that leaves it in order: before it stops, or a master with a full disk.
 
-The master names a member in the consensus engine. That member takes over as after
-``firetrail replica promote`` (:mod:`firetrail.broker.replica.hand_over.group_hand_over`), unless
-its disk is nearly full as well, so two full members do not hand over to each other.
+A replica says farewell over its HA connection, and stops when the master has removed it from the
+in-sync set: then nobody waits for it. It confirms messages until then. The farewell ends with the
+connection, so one that is lost, repeated or late costs time at most.
+
+A master asks another member to take over. It names a member in the consensus engine. That member
+takes over as after ``firetrail replica promote``
+(:mod:`firetrail.broker.replica.hand_over.group_hand_over`), unless its disk is nearly full as well,
+so two full members do not hand over to each other. Before it stops, the former master waits until
+it knows the new one, because it passes on the requests that have waited.
 """
 
 import asyncio
@@ -10,11 +16,16 @@ import logging
 import math
 from collections.abc import Callable
 
+from firetrail.broker.replica.relay import CHANGE_S
+from firetrail.broker.replica.replica_service import ReplicaService
 from firetrail.broker.replica.replicated_broker import ReplicatedBroker
 from firetrail.errors import FiretrailError, RequestError
 from firetrail.pace.reminders import Reminders
 from firetrail.replication.group.group_status import GroupStatus
 from firetrail.replication.group.lease_keeper import LeaseKeeper
+from firetrail.replication.replica.follower_status import FollowerState
+from firetrail.store.log.replica_acks import copies_needed
+from firetrail.store.settings.config import BrokerRole
 
 TRY_S = 3.0
 """The time that a master waits for one member that it has asked to take over."""
@@ -23,6 +34,12 @@ LEAVE_S = 5.0
 to stop."""
 FULL_S = 30.0
 """Pause before a master with a full disk asks the other members again."""
+KNOWN_S = CHANGE_S
+"""The time that a former master waits until it knows the new one. No request waits longer."""
+KEPT = 2
+"""The members that remain in the in-sync set if all of them stop in order."""
+FAREWELL_S = 2.0
+"""The time that a replica waits until it has left the in-sync set."""
 POLL_S = 0.02
 
 _log = logging.getLogger(__name__)
@@ -80,12 +97,37 @@ class Succession:
         _log.warning("the disk is nearly full; another member of the group is asked to take over")
         self._leaving = asyncio.get_running_loop().create_task(self.leave(math.inf))
 
+    async def settled(self, is_idle: Callable[[], bool]) -> None:
+        """Wait for the end of a change of the role, for LEAVE_S at most."""
+        await _wait(LEAVE_S, is_idle)
+
     async def stop(self) -> None:
-        """Let another member take over before the broker stops, if one is in sync."""
+        """Leave the group before the broker stops, if other members are in sync."""
         if self._leaving is not None:
             self._leaving.cancel()
             await asyncio.gather(self._leaving, return_exceptions=True)
-        await self.leave(LEAVE_S)
+        has_left = self._broker.replica is None and await self.leave(LEAVE_S)
+        replica = self._broker.replica
+        if replica is None:
+            return
+        self._keeper.retire()
+        replica.follower.leave()
+        if has_left:
+            await _wait(KNOWN_S, lambda: replica.master is not None)
+        else:
+            await _wait(FAREWELL_S, lambda: not self._is_waited_for(replica))
+
+    def _is_waited_for(self, replica: ReplicaService) -> bool:
+        """Whether the master of this replica waits for it, but need not."""
+        broker, in_sync, follower = self._broker, self._keeper.status.in_sync, replica.follower
+        is_sync = follower.master_role == BrokerRole.SYNC_MASTER.value
+        as_master = broker.broker_store.config.replace(role=BrokerRole.SYNC_MASTER)
+        return (
+            is_sync
+            and broker.config.ha_member in in_sync
+            and len(in_sync) > max(copies_needed(as_master, 0, in_group=True), KEPT)
+            and follower.status.state is FollowerState.FOLLOWING
+        )
 
     async def leave(self, patience_s: float) -> bool:
         """Ask the connected members of the in-sync set, one after the other, to take over.
@@ -112,17 +154,28 @@ class Succession:
         group = self._keeper.status
         if self._broker.replica is not None or not group.epoch:
             return []
-        ends = self._broker.broker_store.replica_acks.by_member()
-        return sorted(group.in_sync & ends.keys(), key=lambda member: (-ends[member], member))
+        acks = self._broker.broker_store.replica_acks
+        ends = acks.by_member()
+        staying = group.in_sync & ends.keys() - acks.leaving
+        return sorted(staying, key=lambda member: (-ends[member], member))
 
     async def _has_left(self, member: int, deadline: float) -> bool:
         """Wait until a member has taken over, unless it cannot or does not."""
         loop = asyncio.get_running_loop()
         until = min(deadline, loop.time() + TRY_S)
         while self._broker.replica is None:
-            is_connected = member in self._broker.broker_store.replica_acks.by_member()
+            acks = self._broker.broker_store.replica_acks
+            is_connected = member in acks.by_member().keys() - acks.leaving
             is_given = not self._keeper.status.epoch  # it is the member's turn
             if loop.time() > until or not (is_connected or is_given):
                 return False
             await asyncio.sleep(POLL_S)
         return True
+
+
+async def _wait(patience_s: float, is_over: Callable[[], bool]) -> None:
+    """Wait until something is over, or for this time."""
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + patience_s
+    while not is_over() and loop.time() < deadline:
+        await asyncio.sleep(POLL_S)
