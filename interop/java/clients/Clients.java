@@ -29,6 +29,8 @@ import org.apache.rocketmq.common.message.MessageExt;
  * line for each message: {@code scenario TAB body TAB details}. Arguments: name server, scenario.
  */
 public class Clients {
+    private static final int ANSWER_MS = 30_000; // the default of 3 s is short on a busy machine
+
     private static String namesrv;
 
     public static void main(String[] arguments) {
@@ -77,8 +79,9 @@ public class Clients {
     private static DefaultMQProducer producer(String group) throws Exception {
         DefaultMQProducer producer = new DefaultMQProducer(group);
         producer.setNamesrvAddr(namesrv);
+        producer.setMqClientApiTimeout(ANSWER_MS);
+        producer.setSendMsgTimeout(ANSWER_MS);
         producer.setInstanceName("producer-" + group);
-        producer.setSendMsgTimeout(10000);
         producer.start();
         return producer;
     }
@@ -86,6 +89,7 @@ public class Clients {
     private static DefaultMQPushConsumer consumer(String group, String name) throws Exception {
         DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(group);
         consumer.setNamesrvAddr(namesrv);
+        consumer.setMqClientApiTimeout(ANSWER_MS);
         consumer.setInstanceName(name);
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
         return consumer;
@@ -255,6 +259,8 @@ public class Clients {
     private static void transaction() throws Exception {
         TransactionMQProducer producer = new TransactionMQProducer("PGX");
         producer.setNamesrvAddr(namesrv);
+        producer.setMqClientApiTimeout(ANSWER_MS);
+        producer.setSendMsgTimeout(ANSWER_MS);
         producer.setInstanceName("transactions");
         producer.setTransactionListener(new TransactionListener() {
             @Override
@@ -294,6 +300,7 @@ public class Clients {
         }
         DefaultLitePullConsumer consumer = new DefaultLitePullConsumer("CGL");
         consumer.setNamesrvAddr(namesrv);
+        consumer.setMqClientApiTimeout(ANSWER_MS);
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
         consumer.subscribe("JavaLite", "*");
         consumer.start();

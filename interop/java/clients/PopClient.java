@@ -17,10 +17,14 @@ import org.apache.rocketmq.common.message.MessageExt;
  * Arguments: name server, topic, group, number of messages.
  */
 public class PopClient {
+    private static final int ANSWER_MS = 30_000; // the default of 3 s is short on a busy machine
+
     public static void main(String[] arguments) throws Exception {
         int count = Integer.parseInt(arguments[3]);
         DefaultMQProducer producer = new DefaultMQProducer("PG");
         producer.setNamesrvAddr(arguments[0]);
+        producer.setMqClientApiTimeout(ANSWER_MS);
+        producer.setSendMsgTimeout(ANSWER_MS);
         producer.start();
         for (int i = 0; i < count; i++) {
             byte[] body = ("pop" + i).getBytes(StandardCharsets.UTF_8);
@@ -42,6 +46,7 @@ public class PopClient {
         throws Exception {
         DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(arguments[2]);
         consumer.setNamesrvAddr(arguments[0]);
+        consumer.setMqClientApiTimeout(ANSWER_MS);
         consumer.setInstanceName(name);
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
         consumer.setClientRebalance(false);

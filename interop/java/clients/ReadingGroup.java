@@ -12,10 +12,13 @@ import org.apache.rocketmq.common.message.MessageExt;
  * {@code queue TAB offset TAB keys}. Arguments: name server, topic, group, number of messages.
  */
 public class ReadingGroup {
+    private static final int ANSWER_MS = 30_000; // the default of 3 s is short on a busy machine
+
     public static void main(String[] arguments) throws Exception {
         CountDownLatch left = new CountDownLatch(Integer.parseInt(arguments[3]));
         DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(arguments[2]);
         consumer.setNamesrvAddr(arguments[0]);
+        consumer.setMqClientApiTimeout(ANSWER_MS);
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
         consumer.setVipChannelEnabled(false);
         consumer.subscribe(arguments[1], "*");

@@ -23,6 +23,8 @@ import org.apache.rocketmq.remoting.RPCHook;
  * drop traces that are not sent yet when they are shut down, so they run to the end of standard input.
  */
 public class SecuredClient {
+    private static final int ANSWER_MS = 30_000; // the default of 3 s is short on a busy machine
+
     private static final boolean TRACE = Boolean.getBoolean("trace");
 
     public static void main(String[] arguments) {
@@ -49,6 +51,7 @@ public class SecuredClient {
         DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(
             arguments[4], right, new AllocateMessageQueueAveragely(), TRACE, null);
         consumer.setNamesrvAddr(namesrv);
+        consumer.setMqClientApiTimeout(ANSWER_MS);
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
         consumer.subscribe(topic, "*");
         consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
@@ -72,8 +75,9 @@ public class SecuredClient {
         DefaultMQProducer producer = new DefaultMQProducer("secured-producer", hook, trace, null);
         producer.setInstanceName("producer-" + System.nanoTime());
         producer.setNamesrvAddr(namesrv);
+        producer.setMqClientApiTimeout(ANSWER_MS);
+        producer.setSendMsgTimeout(ANSWER_MS);
         producer.setRetryTimesWhenSendFailed(0);
-        producer.setSendMsgTimeout(30_000);
         producer.start();
         try {
             byte[] body = "for your eyes only".getBytes(StandardCharsets.UTF_8);

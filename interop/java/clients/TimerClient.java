@@ -11,11 +11,15 @@ import org.apache.rocketmq.common.message.MessageExt;
 
 /** Sends messages with delivery times and recalls one of them: {@code TimerClient namesrv}. */
 public class TimerClient {
+    private static final int ANSWER_MS = 30_000; // the default of 3 s is short on a busy machine
+
     private static final String TOPIC = "JavaTimer";
 
     public static void main(String[] arguments) throws Exception {
         DefaultMQProducer producer = new DefaultMQProducer("JavaTimerProducer");
         producer.setNamesrvAddr(arguments[0]);
+        producer.setMqClientApiTimeout(ANSWER_MS);
+        producer.setSendMsgTimeout(ANSWER_MS);
         producer.start();
         send(producer, "now", new Message(TOPIC, "now".getBytes()), 0);
         Message message = new Message(TOPIC, "ms".getBytes());
@@ -39,6 +43,7 @@ public class TimerClient {
         CountDownLatch last = new CountDownLatch(1);
         DefaultMQPushConsumer consumer = new DefaultMQPushConsumer("JavaTimerConsumer");
         consumer.setNamesrvAddr(arguments[0]);
+        consumer.setMqClientApiTimeout(ANSWER_MS);
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
         consumer.subscribe(TOPIC, "*");
         consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
