@@ -245,6 +245,8 @@ def test_a_code_without_a_rule_is_refused_unless_a_super_user_asks() -> None:
         (310, {"b": "%DLQ%g"}, ["Topic:%DLQ%g Pub"]),
         (310, {"i": "A\x01b\x02INNER_MULTI_DISPATCH\x01%LMQ%a,%LMQ%b\x02"},
          ["Topic:T1 Pub", "Topic:%LMQ%a Pub", "Topic:%LMQ%b Pub"]),
+        (310, {"i": "INNER_MULTI_DISPATCH\x01%LMQ%a\x02INNER_MULTI_DISPATCH\x01%LMQ%b,,T2,\x02"},
+         ["Topic:T1 Pub", "Topic:%LMQ%b Pub", "Topic:T2 Pub"]),  # the last one counts
         (11, {"topic": "%RETRY%CG"}, ["Group:CG Sub"]),
         (11, {"topic": "%DLQ%g"}, ["Group:CG Sub", "Topic:%DLQ%g Sub | Group:g Sub"]),
         (105, {"topic": "%DLQ%g"}, ["Topic:%DLQ%g Sub/Get | Group:g Sub/Get"]),

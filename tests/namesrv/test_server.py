@@ -263,6 +263,15 @@ class TestAdministration:
             await talk.ask(RequestCode.UPDATE_NAMESRV_CONFIG, body=change.encode())
         assert caught.value.code == ResponseCode.NO_PERMISSION
 
+    @pytest.mark.parametrize("change", ["enableAllTopicList=maybe", "log_level=\\u00"])
+    async def test_a_wrong_value_is_no_matter_of_permission(
+        self, talk: NamesrvTalk, change: str
+    ) -> None:
+        """The code is that of a broker."""
+        with pytest.raises(RequestError) as caught:
+            await talk.ask(RequestCode.UPDATE_NAMESRV_CONFIG, body=change.encode())
+        assert caught.value.code == ResponseCode.INVALID_PARAMETER
+
 
 class TestKeptSettings:
     @staticmethod

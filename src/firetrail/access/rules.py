@@ -31,6 +31,8 @@ from firetrail.auth.caller import NO_PERMISSION
 from firetrail.auth.resources import WHOLE, Action, Requirement, ResourceType, need
 from firetrail.errors import FormatError, RequestError
 from firetrail.format.batch import has_property
+from firetrail.format.kernels.properties import parse_properties
+from firetrail.format.light import listed_names
 from firetrail.format.names import RETRY_PREFIX, reply_topic
 from firetrail.format.properties import INNER_MULTI_DISPATCH
 from firetrail.remoting.kernels.fields import TRUE
@@ -213,14 +215,13 @@ def _reply(header: type[SendHeader]) -> Rule:
 
 
 def _dispatched(properties: str) -> Iterator[Requirement]:
-    """Yield the needs for the light queues that the properties of a message name."""
-    if INNER_MULTI_DISPATCH not in properties:
-        return
-    for each in properties.split("\2"):
-        name, _, value = each.partition("\1")
-        if name == INNER_MULTI_DISPATCH:
-            for queue in value.split(","):
-                yield topic_need(queue, PUB)
+    """Yield the needs for the queues that the properties of a message name.
+
+    Firetrail only fills light queues. A Java broker that takes the folder over fills any.
+    """
+    if INNER_MULTI_DISPATCH in properties:
+        names = parse_properties(properties).get(INNER_MULTI_DISPATCH, "")
+        yield from (topic_need(queue, PUB) for queue in listed_names(names))
 
 
 def _consume(asked: ReceivedRequest) -> Iterable[Requirement]:

@@ -47,13 +47,17 @@ def may_name_light_queues(topic: str) -> bool:
     return topic != SCHEDULE_TOPIC and not topic.startswith((RETRY_PREFIX, SYSTEM_PREFIX))
 
 
+def listed_names(names: str) -> list[str]:
+    """Return the names that a value of INNER_MULTI_DISPATCH lists, each once."""
+    return [name for name in dict.fromkeys(names.split(SEPARATOR)) if name]
+
+
 def listed_queues(names: str) -> list[str]:
     """Return the light queues that a value of INNER_MULTI_DISPATCH lists, each once.
 
     Names that cannot be the name of a folder are left out.
     """
-    found = dict.fromkeys(names.split(SEPARATOR))
-    return [name for name in found if is_light(name) and is_folder_name(name)]
+    return [name for name in listed_names(names) if is_light(name) and is_folder_name(name)]
 
 
 def numbered_queues(properties: ReadableBuffer) -> list[tuple[str, int]]:

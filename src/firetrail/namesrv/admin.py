@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from firetrail.errors import ConfigError, RequestError
 from firetrail.format.files.java_properties import parse_properties
+from firetrail.namesrv.config import CHANGEABLE
 from firetrail.namesrv.state import NameServerState
 from firetrail.remoting.connections.connection import Connection
 from firetrail.remoting.connections.handlers import Answer, Handler
@@ -154,11 +155,15 @@ class AdminProcessor:
     def update_config(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
         """Change settings that may be changed at run time."""
         text = request.content.decode("utf-8", "replace")
+        code = ResponseCode.INVALID_PARAMETER
         try:
-            self._state.config = self._state.config.changed(parse_properties(text))
+            entries = parse_properties(text)
+            if not entries.keys() <= set(CHANGEABLE):
+                code = ResponseCode.NO_PERMISSION
+            self._state.config = self._state.config.changed(entries)
             self._state.config.log_level.apply()
         except ConfigError as error:
-            raise RequestError(ResponseCode.NO_PERMISSION, str(error)) from None
+            raise RequestError(code, str(error)) from None
         return request.answer()
 
     def get_config(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:

@@ -167,7 +167,7 @@ class TlsConfig:
             ConfigError: The file cannot be read, a value is invalid, or others than the owner can
                 read the passwords in the file.
         """
-        text = content(NAME, path).decode("utf-8-sig", "replace")
+        text = content(NAME, path).decode("utf-8", "replace")
         reading = read_settings(SETTINGS, parse_properties(text, path), UNUSED, NO_KEY)
         refuse_typos(reading.unknown)
         has_password = any(reading.values.get(name) for name in PASSWORDS)

@@ -146,6 +146,13 @@ class TestFile:
         )
         assert load_entries(parse_properties(conf.read_text())).broker.long_polling is False
 
+    async def test_the_mark_of_an_editor_stays_in_the_file(self, tmp_path: Path) -> None:
+        conf = tmp_path / "broker.conf"
+        conf.write_text("fileReservedTime=5\nlistenPort=0\n", "utf-8-sig")
+        async with configured(tmp_path, conf) as talk:
+            assert (await change(talk, "fileReservedTime=6"))[0] == 0
+        assert conf.read_bytes() == b"\xef\xbb\xbffileReservedTime=6\nlistenPort=0\n"
+
     async def test_a_file_that_cannot_be_written_prevents_the_change(self, tmp_path: Path) -> None:
         conf = tmp_path / "gone" / "broker.conf"
         conf.parent.mkdir()

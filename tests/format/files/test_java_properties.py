@@ -38,6 +38,8 @@ def parsed(text: str) -> dict[str, str]:
         (r"a=\t\n\r\f\x\\", {"a": "\t\n\r\fx\\"}),
         (r"a=\u0041\u4e2d\ud83d\ude00", {"a": "A中\U0001f600"}),
         ("a=1\x0b\x852\u2028", {"a": "1\x0b\x852\u2028"}),
+        ("\ufeffa=1\n\ufeffb=2", {"a": "1", "\ufeffb": "2"}),  # unlike Java
+        ("\ufeff# a=1", {}),
     ],
 )
 def test_the_syntax_of_java_properties_is_read(text: str, expected: dict[str, str]) -> None:
@@ -102,6 +104,8 @@ class TestUpdate:
             ("old=1\na=1\n", "a=1\nk=v\n"),
             ("#k=1\n", "#k=1\nk=v\n"),
             ("\\u006b=1\n", "k=v\n"),
+            ("\ufeffk=1\n", "\ufeffk=v\n"),
+            ("\ufeffold=1\na=1\n", "\ufeffa=1\nk=v\n"),
         ],
     )
     def test_replaces_or_appends(self, text: str, expected: str) -> None:

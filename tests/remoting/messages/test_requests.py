@@ -2,12 +2,12 @@
 
 import ast
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
 import pytest
 
-from firetrail.remoting.messages.requests import REQUESTS, RequestTarget, _by_code
+from firetrail.remoting.messages.requests import AWAITING, REQUESTS, RequestTarget, _by_code
 from firetrail.remoting.messages.typed_header import (
     GroupName,
     Header,
@@ -90,3 +90,15 @@ def test_handlers_decode_the_header_of_their_row() -> None:
 def test_only_requests_to_servers_are_limited() -> None:
     others = (RequestTarget.CLIENT, RequestTarget.NOBODY)
     assert not [row.code for row in REQUESTS.values() if row.target in others and row.traits]
+
+
+def test_the_requests_that_wait_name_their_time() -> None:
+    """Those whose header has a time, so that a proxy allows for it."""
+    times = {"pollTime", "suspendTimeoutMillis"}
+    found = {
+        row.code: wire
+        for row in REQUESTS.values()
+        for wire in times & {row.header.wire_name(field.name) for field in fields(row.header)}
+    }
+    assert found == dict(AWAITING)
+    assert RequestCode.NOTIFICATION in AWAITING

@@ -26,7 +26,6 @@ from firetrail.remoting.messages.replica_bodies import ReplicaStatus
 from firetrail.remoting.wire.codes import RequestCode
 from firetrail.remoting.wire.command import RemotingCommand
 from firetrail.store.admission.gate import Closure
-from firetrail.store.settings.config import BrokerRole
 
 NOT_ASKED = (
     "no name server has answered yet, so there may be a newer master; start a name server, or use "
@@ -156,6 +155,6 @@ class EpochFence:
 
     def _note_master(self, other: ReplicaStatus) -> None:
         self._newest = max(self._newest, other.epoch)
-        is_master = other.role != BrokerRole.SLAVE.value and other.address != self._env.address
+        is_master = not other.is_slave and other.address != self._env.address
         if is_master and other.epoch >= self._rival[1]:
             self._rival = (other.address, other.epoch)

@@ -20,6 +20,7 @@ from firetrail.format.files.java_properties import Entry
 from firetrail.remoting.connections.access import Access
 from firetrail.remoting.connections.remoting_client import RemotingClient, split_address
 from firetrail.remoting.messages.bodies import ClusterInfo
+from firetrail.remoting.messages.replica_bodies import is_slave_role
 from firetrail.remoting.messages.typed_body import Body
 from firetrail.remoting.wire.codes import RequestCode
 from firetrail.remoting.wire.command import RemotingCommand
@@ -189,7 +190,7 @@ async def adopted_settings(master: str, access: Access | None = None) -> Adopted
         ) from None
     finally:
         await client.close()
-    if told.get("brokerRole", "").upper() == BrokerRole.SLAVE.value:
+    if is_slave_role(told.get("brokerRole", "")):
         raise ReplicationError(
             f"the broker at {master} is a slave itself, with brokerId {told.get('brokerId', '?')}; "
             "give the address of its master"

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from firetrail.broker.replica.saved_role import remove_role, saved_role
 from firetrail.broker.state.slave_mark import SlaveMark
-from firetrail.store.settings.config import BrokerRole
+from firetrail.remoting.messages.replica_bodies import is_slave_role
 from firetrail.system import System
 
 
@@ -29,7 +29,7 @@ def settle_rewound(system: System, folder: Path) -> str:
     saved = saved_role(system, folder)
     # The epoch is kept in the mark before the file that has it is removed.
     SlaveMark(system, folder).rewound(saved.known_epoch if saved is not None else 0)
-    if saved is None or saved.role == BrokerRole.SLAVE.value:
+    if saved is None or is_slave_role(saved.role):
         return ""
     remove_role(system, folder)
     return saved.role

@@ -17,7 +17,6 @@ from firetrail.errors import FiretrailError
 from firetrail.remoting.connections.remoting_client import RemotingClient
 from firetrail.remoting.messages.replica_bodies import FollowerReport, GroupReport, ReplicaStatus
 from firetrail.replication.replica.follower_status import FollowerState
-from firetrail.store.settings.config import BrokerRole
 from firetrail.system import NO_SPACE
 from firetrail.text import counted
 
@@ -155,7 +154,7 @@ class MemberView:
     @property
     def is_master(self) -> bool:
         """Whether it has the role of a master."""
-        return self.status is not None and self.status.role != BrokerRole.SLAVE.value
+        return self.status is not None and not self.status.is_slave
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,7 +206,7 @@ def state_of(status: ReplicaStatus) -> tuple[MemberState, str]:
     if group is not None and group.error:
         is_full = is_disk_full(group)
         return MemberState.FULL_DISK if is_full else MemberState.NO_COORDINATOR, group.error
-    if status.role != BrokerRole.SLAVE.value:
+    if not status.is_slave:
         if status.refusal:
             return MemberState.REFUSING, status.refusal
         if status.unconfirmed:

@@ -32,8 +32,8 @@ from firetrail.format.values.integers import parse_whole
 from firetrail.pace.reminders import Reminders
 from firetrail.remoting.connections.access import Access
 from firetrail.remoting.messages.bodies import MASTER_ID
+from firetrail.remoting.messages.replica_bodies import is_slave_role
 from firetrail.replication.replica.follower_status import FollowerState, FollowerStatus
-from firetrail.store.settings.config import BrokerRole
 from firetrail.system import SYSTEM
 
 DESCRIPTION = """\
@@ -231,7 +231,7 @@ def _check_name(args: argparse.Namespace, saved: AdoptedSettings) -> None:
 def _check_role(folder: Path, port: int | None = None) -> None:
     """Refuse to follow with a store that was promoted: it may be the master of others by now."""
     saved = saved_role(SYSTEM, folder)
-    if saved is None or saved.role == BrokerRole.SLAVE.value:
+    if saved is None or is_slave_role(saved.role):
         return
     adopted = AdoptedSettings.load(SYSTEM, folder) or AdoptedSettings(
         {"brokerClusterName": "…", "brokerName": "…", "namesrvAddr": "…"}

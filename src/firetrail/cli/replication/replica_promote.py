@@ -94,7 +94,7 @@ def run(args: argparse.Namespace) -> ExitCode:
         print(json.dumps(after.to_json()))
         return ExitCode.OK
     print(_who_is_master(after))
-    if before.role != BrokerRole.SLAVE.value and before.epoch == after.epoch:
+    if not before.is_slave and before.epoch == after.epoch:
         print("it was the master already")
     follower = before.follower
     lag = follower.master_max_offset - before.max_offset if follower is not None else 0
@@ -138,7 +138,7 @@ async def _promote(args: argparse.Namespace) -> tuple[ReplicaStatus, ReplicaStat
             )
         header = PromoteHeader(args.force, args.role, args.override)
         accepted = await _request(client, args.address, header)
-        if not accepted.step and accepted.role != BrokerRole.SLAVE.value:
+        if not accepted.step and not accepted.is_slave:
             return before, accepted  # it is the master already
         return before, await _wait(client, args)
 
@@ -197,7 +197,7 @@ def _outcome(status: ReplicaStatus) -> ReplicaStatus:
         raise _UnfinishedError(f"{status.address} is not the master yet: {status.hand_over.remark}")
     if status.step_error:
         raise FiretrailError(f"{status.address} was not promoted: {status.step_error}")
-    if status.role == BrokerRole.SLAVE.value:
+    if status.is_slave:
         raise FiretrailError(
             f"{status.address} was not promoted: it was restarted meanwhile, and is a slave"
         )

@@ -20,6 +20,7 @@ from firetrail.cli.replication.member_states import is_disk_full
 from firetrail.cli.replication.role_client import broker_client
 from firetrail.errors import FiretrailError, NotReachedError, RequestError
 from firetrail.format.files.java_properties import parse_properties
+from firetrail.format.values.integers import number_in
 from firetrail.remoting.connections.remoting_client import RemotingClient
 from firetrail.remoting.messages.admin.admin_bodies import HAConnectionRuntimeInfo, HARuntimeInfo
 from firetrail.remoting.messages.bodies import KVTable
@@ -30,7 +31,6 @@ from firetrail.replication.log.epochs import EpochFile
 from firetrail.replication.replica.follower_status import FollowerState
 from firetrail.replication.replica.master_check import check_is_broker
 from firetrail.store.log.log_records import store_time_at
-from firetrail.store.settings.config import BrokerRole
 from firetrail.system import SYSTEM
 
 DESCRIPTION = """\
@@ -106,7 +106,7 @@ def _exit_code(status: ReplicaStatus) -> ExitCode:
         return ExitCode.UNFINISHED
     if status.group is not None and status.group.doubt:
         return ExitCode.DOUBTS
-    if status.role != BrokerRole.SLAVE.value:
+    if not status.is_slave:
         if status.refusal:
             return ExitCode.REFUSES
         return ExitCode.UNCONFIRMED if status.unconfirmed else ExitCode.OK
@@ -133,7 +133,8 @@ async def _ask(address: str) -> _BrokerStatus:
 async def _java_status(client: RemotingClient, address: str) -> ReplicaStatus:
     """Return the status of a broker of RocketMQ."""
     command = RemotingCommand(RequestCode.GET_BROKER_CONFIG)
-    settings = parse_properties((await client.ask(address, command)).content.decode("utf-8"))
+    text = (await client.ask(address, command)).content.decode("utf-8", "replace")
+    settings = parse_properties(text)
     command = RemotingCommand(RequestCode.GET_BROKER_RUNTIME_INFO)
     figures = KVTable.decode((await client.ask(address, command)).content).table
     texts = {key: entry.text for key, entry in settings.items()}
@@ -141,11 +142,11 @@ async def _java_status(client: RemotingClient, address: str) -> ReplicaStatus:
         address,
         texts.get("brokerClusterName", ""),
         texts.get("brokerName", ""),
-        int(texts.get("brokerId", 0)),
+        number_in(texts.get("brokerId")) or 0,
         texts.get("brokerRole", "").upper(),
         0,
-        int(figures.get("commitLogMinOffset", 0)),
-        int(figures.get("commitLogMaxOffset", 0)),
+        number_in(figures.get("commitLogMinOffset")) or 0,
+        number_in(figures.get("commitLogMaxOffset")) or 0,
     )
 
 

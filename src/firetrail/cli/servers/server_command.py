@@ -35,7 +35,7 @@ def read_conf(path: Path | None) -> dict[str, Entry]:
     """
     if path is None:
         return {}
-    text = SYSTEM.files.read(path).decode("utf-8-sig", "replace")
+    text = SYSTEM.files.read(path).decode("utf-8", "replace")
     entries = parse_properties(text, str(path))
     for key in entries.keys() & SECRET_KEYS:
         if entries[key].text:

@@ -5,6 +5,9 @@ comment; one that ends in an odd number of backslashes is continued in the next 
 blanks are dropped. The key ends at the first ``=``, ``:`` or blank without a backslash before it.
 The escapes are ``\\t \\n \\r \\f`` and ``\\uXXXX``; before any other character a backslash is
 dropped. If a key is given twice, the last value counts.
+
+A byte order mark before the first line, which some editors write, is no part of a key. It stays in
+a file that is changed.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ from typing import NamedTuple
 from firetrail.errors import ConfigError
 
 _BLANKS = " \t\f"
+_ORDER_MARK = "\ufeff"
 _LINE_END = re.compile(r"\r\n|\r|\n")
 _KEY_VALUE = re.compile(r"((?:[^\\=: \t\f]|\\.)*)[ \t\f]*[=:]?[ \t\f]*(.*)")
 _ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{4}|.)")
@@ -49,7 +53,9 @@ def update_properties(text: str, values: Mapping[str, str], obsolete: Iterable[s
     A key stays where its last line is, new keys are added at the end, and ``obsolete`` keys are
     removed.
     """
-    lines = _LINE_END.split(text)
+    plain = text.removeprefix(_ORDER_MARK)
+    mark = text[: len(text) - len(plain)]
+    lines = _LINE_END.split(plain)
     ends = _LINE_END.findall(text)
     places = {}
     gone: set[int] = set()
@@ -73,7 +79,7 @@ def update_properties(text: str, values: Mapping[str, str], obsolete: Iterable[s
     if new and kept and kept[-1].endswith("\\"):
         kept.append("")  # otherwise the first new key would continue that line
     kept += new
-    return "".join(line + end for line in kept)
+    return mark + "".join(line + end for line in kept)
 
 
 def _line(key: str, value: str) -> str:
@@ -83,7 +89,7 @@ def _line(key: str, value: str) -> str:
 
 def _logical_lines(text: str) -> Iterator[tuple[int, int, str]]:
     """Yield lines with a key, continued ones joined, with the numbers of first and last line."""
-    lines = enumerate(_LINE_END.split(text), start=1)
+    lines = enumerate(_LINE_END.split(text.removeprefix(_ORDER_MARK)), start=1)
     for number, line in lines:
         line = line.lstrip(_BLANKS)
         if line in ("", "\\") or line[0] in "#!":

@@ -38,6 +38,7 @@ from firetrail.remoting.messages.headers import (
     ViewMessageHeader,
 )
 from firetrail.remoting.messages.pop.pop_headers import AckHeader
+from firetrail.remoting.messages.requests import AWAITING
 from firetrail.remoting.wire.codes import RequestCode, ResponseCode
 from firetrail.remoting.wire.command import RemotingCommand
 
@@ -48,12 +49,6 @@ ABSENT_S = 5.0
 settings of a client needs the settings of its group, and a new group should take effect soon."""
 KNOWN_MAX = 10_000
 """Maximum number of topics, and of groups, whose settings are kept."""
-WAITING_FIELDS: Mapping[int, str] = {
-    RequestCode.POP_MESSAGE: "pollTime",
-    RequestCode.PULL_MESSAGE: "suspendTimeoutMillis",
-    RequestCode.LITE_PULL_MESSAGE: "suspendTimeoutMillis",
-}
-"""The fields with the time that a request waits for messages, in ms."""
 
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
@@ -180,7 +175,7 @@ class ClusterBrokers:
         """Ask the broker of a name, and return its response, with any code."""
         command.language = client.language
         command.fields = dict(command.fields)
-        field = WAITING_FIELDS.get(command.code)
+        field = AWAITING.get(command.code)
         timeout_s = REQUEST_S
         if field is not None:
             timeout_s = int(command.fields.get(field, "0")) / 1000 + LONG_POLL_MARGIN_S

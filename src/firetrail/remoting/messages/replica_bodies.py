@@ -8,6 +8,11 @@ from firetrail.format.files.timer import TimerCheck, decode_check
 from firetrail.remoting.messages.typed_body import Body
 
 
+def is_slave_role(role: str) -> bool:
+    """Return whether a role that a broker or a file states is that of a slave, and not a master."""
+    return role.upper() == "SLAVE"
+
+
 @dataclass(frozen=True, slots=True)
 class EpochEntry(Body):
     """The part of a log that one master wrote."""
@@ -164,3 +169,8 @@ class ReplicaStatus(Body):
     epoch_start_offset: int = -1
     damaged_records: int = 0
     confirmed_offset: int = -1
+
+    @property
+    def is_slave(self) -> bool:
+        """Whether the broker is a slave now, and not a master."""
+        return is_slave_role(self.role)

@@ -150,8 +150,8 @@ class RequestTrait(Flag):
     STORES = auto()
     """It has a message, which is not stored if it is rejected."""
     AWAITS = auto()
-    """It may wait for messages. Such a request of the gRPC port has a connection of its own, whose
-    end withdraws it."""
+    """It may wait for messages, for the time in its header. Such a request of the gRPC port has a
+    connection of its own, whose end withdraws it."""
     TABLE = auto()
     """It asks for a table of all topics, groups, queues or producers: few may be in progress."""
     LIST = auto()
@@ -237,7 +237,7 @@ _ROWS = (
     _broker(Code.BATCH_ACK_MESSAGE, NoHeader, BUSY),
     _broker(Code.PEEK_MESSAGE, PeekHeader, ANSWERED),
     _broker(Code.CHANGE_MESSAGE_INVISIBLETIME, ChangeInvisibleTimeHeader, BUSY),
-    _broker(Code.NOTIFICATION, NotificationHeader, ANSWERED),
+    _broker(Code.NOTIFICATION, NotificationHeader, ANSWERED, _AWAITS),
     _broker(Code.POLLING_INFO, PollingInfoHeader, ANSWERED),
     _broker(Code.QUERY_MESSAGE, QueryMessageHeader, ANSWERED, _COSTLY),
     _broker(Code.VIEW_MESSAGE_BY_ID, ViewMessageHeader, ANSWERED),
@@ -389,7 +389,16 @@ def _codes(trait: RequestTrait) -> frozenset[int]:
 URGENT = _codes(_URGENT)
 COSTLY = _codes(_COSTLY)
 STORING = _codes(_STORES)
-AWAITING = _codes(_AWAITS)
+AWAITING: Mapping[int, str] = {
+    int(row.code): next(
+        row.header.wire_name(name)
+        for name in ("suspend_timeout_millis", "poll_time")
+        if name in row.header.__dataclass_fields__
+    )
+    for row in _ROWS
+    if _AWAITS in row.traits
+}
+"""The fields with the time in ms for which a request waits for messages."""
 BODIES: Mapping[int, int] = {
     int(row.code): row.body_max for row in _ROWS if row.body_max != BODY_MAX
 }

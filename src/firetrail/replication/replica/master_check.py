@@ -35,6 +35,7 @@ from firetrail.remoting.connections.access import ACCESS_KEY, SECRET_KEY_FILE
 from firetrail.remoting.connections.remoting_client import REQUEST_S, RemotingClient, split_address
 from firetrail.remoting.messages.bodies import ClusterInfo, KVTable
 from firetrail.remoting.messages.headers import ViewMessageHeader
+from firetrail.remoting.messages.replica_bodies import is_slave_role
 from firetrail.remoting.wire.codes import RequestCode, ResponseCode
 from firetrail.remoting.wire.command import RemotingCommand
 from firetrail.store.log_copy import LastRecord
@@ -184,7 +185,7 @@ class Master:
         """Return the settings; raise NotMasterError if the broker is a slave."""
         settings = await self.settings()
         role = settings.get("brokerRole", "").upper()
-        if role == "SLAVE":
+        if is_slave_role(role):
             raise NotMasterError(
                 f"the broker at {self.address.broker} is a slave itself; follow its master"
             )

@@ -409,7 +409,7 @@ class StoreConfig(FileSettings):
         """
         if isinstance(source, os.PathLike):
             # UTF-8 matters only in comments: all values are ASCII.
-            text = system.files.read(Path(source)).decode("utf-8-sig", "replace")
+            text = system.files.read(Path(source)).decode("utf-8", "replace")
             return _load(parse_properties(text, os.fspath(source)))
         if source and not any(mark in source for mark in "=: \t\r\n"):
             raise ConfigError(

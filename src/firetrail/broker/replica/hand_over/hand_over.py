@@ -26,7 +26,6 @@ from firetrail.remoting.messages.replica_headers import (
     StepDownHeader,
 )
 from firetrail.remoting.wire.codes import RequestCode, ResponseCode
-from firetrail.store.settings.config import BrokerRole
 
 CATCH_UP_S = 30.0
 """The time that a replica may take to receive the end of the log; less than the time for which a
@@ -174,7 +173,7 @@ class HandOver:
                 self._client, self._master, reminders=self._reminders, reachability=reachability
             )
             if status is not None and not status.step:
-                if status.role == BrokerRole.SLAVE.value:
+                if status.is_slave:
                     return
                 raise ReplicationError(
                     f"the master at {self._master} did not step down: {status.step_error}"
@@ -234,7 +233,7 @@ class HandOver:
         while _now() < deadline:
             status = await self.cancel()
             if status is not None and not status.step:
-                if status.role != BrokerRole.SLAVE.value:
+                if not status.is_slave:
                     return True
                 code = RequestCode.PROMOTE_REPLICA
                 await try_ask_status(self._client, self._master, code, force, self._reminders)

@@ -9,9 +9,8 @@ from typing import NamedTuple
 from firetrail.broker.replica.role_requests import ask_status
 from firetrail.errors import FiretrailError, NotReachedError, RequestError
 from firetrail.remoting.connections.remoting_client import RemotingClient
-from firetrail.remoting.messages.replica_bodies import ReplicaStatus
+from firetrail.remoting.messages.replica_bodies import ReplicaStatus, is_slave_role
 from firetrail.replication.replica.master_check import Master, MasterAddress
-from firetrail.store.settings.config import BrokerRole
 
 _OVERRIDE = "If producers cannot reach this master, use --force --override"
 
@@ -45,7 +44,7 @@ async def live_master(client: RemotingClient, address: str) -> LiveMaster:
 
 
 def _obstacle(master: ReplicaStatus) -> str:
-    if master.role == BrokerRole.SLAVE.value or master.refusal or master.hand_over is not None:
+    if master.is_slave or master.refusal or master.hand_over is not None:
         return ""
     return (
         f"its master {master.address} runs and accepts messages, which would be lost; a planned "
@@ -61,7 +60,7 @@ async def _obstacle_of_other(client: RemotingClient, address: str) -> str:
         return ""
     except FiretrailError:  # it refuses, so it runs
         settings = {}
-    if settings.get("brokerRole", "").upper() == BrokerRole.SLAVE.value:
+    if is_slave_role(settings.get("brokerRole", "")):
         return ""
     return (
         f"its master {address} runs, and messages that it accepts would be lost; stop it when the "

@@ -168,7 +168,7 @@ class UnfinishedHandOver:
 
     def _known_outcome(self, status: ReplicaStatus, note: HandOverNote) -> str:
         """Return the outcome of the hand-over without this broker; empty if there is none."""
-        if status.role != BrokerRole.SLAVE.value:
+        if not status.is_slave:
             return "it is the master"
         found = status.hand_over
         expected = (note.successor, note.epoch)
