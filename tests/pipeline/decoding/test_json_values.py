@@ -107,7 +107,7 @@ def test_values_that_contradict_their_column(kind: str, text: str, reason: str) 
 def test_numbers_are_times_if_the_options_say_so() -> None:
     for unit, number in (("s", 1), ("ms", 1000), ("us", 10**6)):
         assert value_of("timestamp", str(number), numberUnit=unit) == "1970-01-01 00:00:01+00:00"
-    assert "out of range" in value_of("timestamp", str(2**62), numberUnit="s")
+    assert "not in the years 1 to 9999" in value_of("timestamp", str(2**62), numberUnit="s")
 
 
 def test_times_without_a_zone_are_in_the_zone_of_the_options() -> None:

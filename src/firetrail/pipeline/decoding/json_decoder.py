@@ -1,5 +1,7 @@
 """The decoder of JSON objects, one per message."""
 
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -13,6 +15,7 @@ from firetrail.pipeline.decoding.decoded import (
     body_list,
     plain_rows,
 )
+from firetrail.pipeline.decoding.json_arrow import ArrowReader
 from firetrail.pipeline.decoding.json_values import (
     Evolution,
     JsonRules,
@@ -25,6 +28,21 @@ from firetrail.pipeline.decoding.text_values import Misfit
 
 NO_BODY = "the body is empty"
 """The reason of rejects without a body."""
+FAST_BYTES = 8 << 20
+"""Bytes of bodies that are parsed at once. Arrow needs several times as much memory meanwhile."""
+_PARTS = 8
+"""Parts into which bodies are cut if one of them needs the exact rules."""
+_EXACT_ROWS = 32
+"""Bodies that are not cut further; for so few, a call of Arrow costs as much as the exact rules."""
+
+
+@dataclass(frozen=True, slots=True)
+class BodyRange:
+    """Neighbouring bodies, and their rows if the fast path has decoded them."""
+
+    start: int
+    end: int
+    rows: pa.RecordBatch | None
 
 
 class JsonDecoder(BodyDecoder):
@@ -43,36 +61,129 @@ class JsonDecoder(BodyDecoder):
         self._tombstones = tombstones
 
     def decode(self, bodies: Bodies) -> Decoded:
-        return self._exact(body_list(bodies))
-
-    def _exact(self, bodies: list[bytes | None]) -> Decoded:
-        parsed: list[tuple[int, dict[str, Any] | None]] = []
-        rejects = []
-        for at, body in enumerate(bodies):
-            try:
-                if body:
-                    parsed.append((at, parse_object(body)))
-                elif self._tombstones:
-                    parsed.append((at, None))
-                else:
-                    raise Misfit(NO_BODY)
-            except Misfit as misfit:
-                rejects.append(Reject(at, str(misfit)))
+        given = body_list(bodies)
         schema = self._schema
+        pieces = list(self._pieces(given, schema))
+        parsed = {
+            at: _parsed(given[at])
+            for piece in pieces
+            if piece.rows is None
+            for at in range(piece.start, piece.end)
+        }
         if self._rules.evolution is Evolution.ADD:
-            schema = shape_of([value for _, value in parsed]).widened(schema)
-        columns = [(field.name, field.type) for field in schema.arrow]
-        convert = StructConverter(columns, self._rules)
-        rows, messages, operations = [], [], []
-        for at, value in parsed:
-            try:
-                rows.append({} if value is None else convert(value))
-            except Misfit as misfit:
-                rejects.append(Reject(at, str(misfit)))
+            objects = (value for value in parsed.values() if type(value) is dict)
+            schema = shape_of(objects).widened(schema)
+            if schema is not self._schema:
+                pieces = list(self._pieces(given, schema))
+        exact = ExactRows(schema, self._rules, tombstones=self._tombstones)
+        for piece in pieces:
+            if piece.rows is not None:
+                exact.add_batch(piece.start, piece.rows)
                 continue
-            messages.append(at)
-            operations.append(Operation.DELETE if value is None else Operation.UPSERT)
-        rejects.sort(key=lambda reject: reject.message)
-        batch = pa.RecordBatch.from_pylist(rows, schema.arrow)
-        part = plain_rows(batch, pa.array(messages, pa.int32()), pa.array(operations, pa.int8()))
-        return Decoded((part,), tuple(rejects))
+            for at in range(piece.start, piece.end):
+                exact.add(at, parsed[at] if at in parsed else _parsed(given[at]))
+        return exact.decoded()
+
+    def _pieces(self, bodies: Sequence[bytes | None], schema: TableSchema) -> Iterator[BodyRange]:
+        reader = ArrowReader(schema, self._rules)
+        start = size = 0
+        for at, body in enumerate(bodies):
+            if size > FAST_BYTES:
+                yield from _cut(reader.rows, bodies, start, at)
+                start, size = at, 0
+            size += len(body or b"")
+        yield from _cut(reader.rows, bodies, start, len(bodies))
+
+
+def _cut(
+    rows: Callable[[Sequence[bytes | None]], pa.RecordBatch | None],
+    bodies: Sequence[bytes | None],
+    start: int,
+    end: int,
+) -> Iterator[BodyRange]:
+    batch = rows(bodies[start:end])
+    count = end - start
+    if batch is not None or count <= _EXACT_ROWS:
+        yield BodyRange(start, end, batch)
+        return
+    step = -(-count // _PARTS)
+    for at in range(start, end, step):
+        yield from _cut(rows, bodies, at, min(at + step, end))
+
+
+def _parsed(body: bytes | None) -> dict[str, Any] | Misfit | None:
+    """Return the object of a body, or the reason why it has none; None if it is empty."""
+    try:
+        return parse_object(body) if body else None
+    except Misfit as misfit:
+        return misfit
+
+
+class ExactRows:
+    """Rows and rejects in the order of their messages.
+
+    Args:
+        schema: The columns.
+        rules: The choices of the user.
+        tombstones: Whether an empty body deletes.
+    """
+
+    def __init__(self, schema: TableSchema, rules: JsonRules, *, tombstones: bool) -> None:
+        self._schema = schema.arrow
+        self._convert = StructConverter([(each.name, each.type) for each in self._schema], rules)
+        self._tombstones = tombstones
+        self._batches: list[pa.RecordBatch] = []
+        self._rows: list[dict[str, Any]] = []
+        self._messages: list[int] = []
+        self._deletes: set[int] = set()
+        self._rejects: list[Reject] = []
+
+    def add_batch(self, start: int, rows: pa.RecordBatch) -> None:
+        """Add the rows of the messages from ``start`` on."""
+        self._close()
+        self._batches.append(rows)
+        self._messages += range(start, start + rows.num_rows)
+
+    def add(self, message: int, value: dict[str, Any] | Misfit | None) -> None:
+        """Add a parsed object, a reject, or (None) an empty body."""
+        try:
+            if isinstance(value, Misfit):
+                raise value
+            if value is not None:
+                self._rows.append(self._convert(value))
+            elif self._tombstones:
+                self._rows.append({})
+                self._deletes.add(len(self._messages))
+            else:
+                raise Misfit(NO_BODY)
+        except Misfit as misfit:
+            self._rejects.append(Reject(message, str(misfit)))
+        else:
+            self._messages.append(message)
+
+    def _close(self) -> None:
+        if self._rows:
+            self._batches.append(pa.RecordBatch.from_pylist(self._rows, self._schema))
+            self._rows = []
+
+    def decoded(self) -> Decoded:
+        """Return all that was added."""
+        self._close()
+        count = len(self._messages)
+        operations = None
+        if self._deletes:
+            effects = (Operation.DELETE if at in self._deletes else 0 for at in range(count))
+            operations = pa.array(effects, pa.int8())
+        part = plain_rows(
+            joined(self._batches, self._schema), pa.array(self._messages, pa.int32()), operations
+        )
+        return Decoded((part,), tuple(self._rejects))
+
+
+def joined(batches: Sequence[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBatch:
+    """Return batches of a schema as one."""
+    if len(batches) == 1:
+        return batches[0]
+    table = pa.Table.from_batches(batches, schema).combine_chunks()
+    whole = table.to_batches()
+    return whole[0] if whole else pa.RecordBatch.from_pylist([], schema)

@@ -20,7 +20,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, tzinfo
-from decimal import Decimal
+from decimal import Decimal, InvalidOperation
 from enum import Enum
 from typing import Any
 
@@ -41,6 +41,7 @@ from firetrail.pipeline.decoding.text_values import (
     day,
     exact_decimal,
     finite,
+    in_calendar,
     microseconds,
     number,
     shown,
@@ -100,6 +101,8 @@ def parse(body: bytes | str) -> Any:
         raise Misfit(f"not UTF-8 at byte {error.start}") from None
     except RecursionError:
         raise Misfit("not JSON: nested too deeply") from None
+    except InvalidOperation:
+        raise Misfit("not JSON: a number has too large an exponent") from None
     except ValueError as error:
         raise Misfit(f"not JSON: {str(error)[:200]}") from None
 
@@ -203,7 +206,7 @@ def _time(value: Any, kind: pa.DataType, rules: JsonRules) -> int:
     if rules.unit is None:
         remedy = "a number is one only if the option numberUnit names its unit"
         raise unfit(value, kind, remedy if type(value) in (int, Decimal) else "")
-    return whole(_whole(value, pa.int64()) * _MICROSECONDS[rules.unit], pa.int64())
+    return in_calendar(_whole(value, pa.int64()) * _MICROSECONDS[rules.unit], kind)
 
 
 def _array(item: Converter, kind: pa.DataType) -> Converter:

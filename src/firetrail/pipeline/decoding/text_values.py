@@ -2,9 +2,9 @@
 
 ::
 
-    number     = ["-"|"+"] digits ["." digits] [("e"|"E") ["-"|"+"] digits]
+    number     = ["-"|"+"] digits and at most one "." [("e"|"E") ["-"|"+"] digits]
     date       = YYYY-MM-DD
-    timestamp  = date [("T"|" ") HH:MM [":" SS ["." digits]] [zone]]
+    timestamp  = date [("T"|" ") HH [":" MM [":" SS ["." digits]]] [zone]]
     zone       = "Z" | ("+"|"-") HH [[":"] MM]
 
 Tables keep µs; further digits of a second are cut off. A timestamp without a zone is in the zone of
@@ -26,15 +26,16 @@ from firetrail.pipeline.decoding.arrow_types import INSTANT, LOCAL_TIME, ddl_typ
 
 SHOWN_MAX = 60
 """The most characters of a value that a reason contains: rejects of bulk data stay small."""
-NUMBER_MAX = 400
-"""The most characters of a number: a double needs 330 at most, and long ones cost square time."""
 FLOAT_MAX = 3.4028235677973366e38
 """Numbers from here on are not finite as a ``float`` of 32 bits."""
 
-_NUMBER = re.compile(r"[-+]?[0-9]+(?:\.[0-9]+)?(?:[eE][-+]?[0-9]{1,5})?")
+FIRST, LAST = -62_135_596_800_000_000, 253_402_300_799_999_999
+"""The limits of times, in µs: the years 1 to 9999, as in Python and SQL."""
+
+_NUMBER = re.compile(r"[-+]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][-+]?[0-9]{1,5})?")
 _DATE = re.compile(r"([0-9]{4})-([0-9]{2})-([0-9]{2})")
 _TIMESTAMP = re.compile(
-    _DATE.pattern + r"(?:[T ]([0-9]{2}):([0-9]{2})(?::([0-9]{2})(?:\.([0-9]{1,9}))?)?"
+    _DATE.pattern + r"(?:[T ]([0-9]{2})(?::([0-9]{2})(?::([0-9]{2})(?:\.([0-9]{1,9}))?)?)?"
     r"(Z|[-+][0-9]{2}(?::?[0-9]{2})?)?)?"
 )
 _EPOCH = datetime(1970, 1, 1)
@@ -108,7 +109,7 @@ def finite(value: float | int | Decimal, kind: pa.DataType) -> float:
 
 def number(text: str, kind: pa.DataType) -> Decimal:
     """Return the number that a text is."""
-    if len(text) > NUMBER_MAX or not _NUMBER.fullmatch(text):
+    if not _NUMBER.fullmatch(text):
         raise unfit(text, kind)
     return Decimal(text)
 
@@ -142,7 +143,7 @@ def microseconds(text: str, kind: pa.DataType, zone: tzinfo) -> int:
     match = _TIMESTAMP.fullmatch(text)
     try:
         if match is not None and (kind == INSTANT or match[8] is None):
-            return _microseconds(match, kind, zone)
+            return in_calendar(_microseconds(match, kind, zone), kind)
     except (ValueError, OverflowError):
         pass
     form = "YYYY-MM-DD HH:MM:SS" + (" and an offset or none" if kind == INSTANT else "")
@@ -162,6 +163,13 @@ def _microseconds(match: re.Match[str], kind: pa.DataType, zone: tzinfo) -> int:
         raise ValueError(match[8])
     offset = timedelta(hours=hours, minutes=minutes) * (-1 if match[8][0] == "-" else 1)
     return (local - offset - _EPOCH) // _MICROSECOND
+
+
+def in_calendar(number: int, kind: pa.DataType) -> int:
+    """Return a time in µs that is within the limits."""
+    if not FIRST <= number <= LAST:
+        raise unfit(number, kind, "it is not in the years 1 to 9999")
+    return number
 
 
 def local_instant(local: datetime, zone: tzinfo) -> int:
