@@ -19,7 +19,10 @@ from firetrail.pipeline.source.schema import NAMES
 
 GUIDE = [
     ROOT / "docs/guide" / f"{name}.md"
-    for name in ("spark", "spark-streams", "spark-brokers", "spark-jobs", "archive", "replication")
+    for name in (
+        *("spark", "spark-streams", "spark-brokers", "spark-jobs", "archive", "tables"),
+        "replication",
+    )
 ]
 """The pages in the order in which they are read and run: later ones use the store of the first."""
 

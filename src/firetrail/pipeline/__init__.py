@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from firetrail.pipeline.jobs.report import report
     from firetrail.pipeline.jobs.restore import restore
     from firetrail.pipeline.jobs.sql import sql
+    from firetrail.pipeline.tables.table_job import table
 
 __all__ = [
     "archive",
@@ -44,6 +45,7 @@ __all__ = [
     "restore",
     "session",
     "sql",
+    "table",
 ]
 
 # Modules that are imported on first use. Every Spark worker process imports this package, too, and
@@ -61,6 +63,7 @@ _MODULES = {
     "report": "jobs.report",
     "restore": "jobs.restore",
     "sql": "jobs.sql",
+    "table": "tables.table_job",
 }
 
 

@@ -80,7 +80,7 @@ class LocalFolder(LakeFolder):
         with open(path, "ab") as file:
             if not SYSTEM.files.lock_open_file(file.fileno()):
                 raise LakeError(
-                    f"{self.place}: another job is writing this archive; run this one when it ends"
+                    f"{self.place}: another job is writing to it; run this one when it ends"
                 )
             file.truncate(0)
             file.write(token.encode())
@@ -91,7 +91,7 @@ class LocalFolder(LakeFolder):
     def check_shared(self, name: str, token: str) -> None:
         """Raise NotSharedError unless this worker sees the folder that a job has locked."""
         if self.read(name) != token.encode():
-            raise not_shared(self._root, "the folder of the archive is missing, or was replaced")
+            raise not_shared(self._root, "the folder of the lake is missing, or was replaced")
 
     def check_arrived(self, name: str, size: int, worker: str) -> None:
         """Raise NotSharedError unless the driver sees a data file that a task has written."""

@@ -123,7 +123,7 @@ class DeltaFiles(_PublishedTable):
 
     def __init__(self, lake: Lake) -> None:
         super().__init__(lake)
-        self._deltalake: Any = _library("deltalake", self.kind)
+        self._deltalake: Any = library("deltalake", self.kind)
 
     def _table(self, layout: LakeLayout) -> Any:
         schema = file_schema(topic=False).append(pa.field("topic", pa.string())).append(DAY)
@@ -198,7 +198,7 @@ class IcebergFiles(_PublishedTable):
 
     def __init__(self, lake: Lake) -> None:
         super().__init__(lake)
-        catalogs: Any = _library("pyiceberg.catalog.sql", self.kind)
+        catalogs: Any = library("pyiceberg.catalog.sql", self.kind)
         if not lake.folder.is_local:
             raise LakeError(
                 f"{lake.place}: an Iceberg archive needs a local folder for its catalog; use "
@@ -276,12 +276,13 @@ class IcebergFiles(_PublishedTable):
         return f"file://{self._lake.folder.path(file.path)}"
 
 
-def _library(module: str, extra: str) -> Any:
+def library(module: str, extra: str, user: str = "an archive") -> Any:
+    """Import the library of a table format; raise MissingExtraError if it is not installed."""
     try:
         return import_module(module)
     except ImportError as error:
         raise MissingExtraError(
-            f"an archive with the format {extra} needs {module.split('.')[0]}: "
+            f"{user} with the format {extra} needs {module.split('.')[0]}: "
             f"pip install 'firetrail[spark,{extra}]'"
         ) from error
 

@@ -1,0 +1,144 @@
+"""``firetrail pipeline table``: a topic as a typed Delta table, each message once."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
+
+from firetrail.cli import common
+from firetrail.cli.command import ExitCode, Subparsers
+from firetrail.cli.output import counted, say
+from firetrail.cli.spark_jobs import spark_options
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from firetrail.pipeline.spark_session import SparkSession
+    from firetrail.pipeline.tables.table_job import TableResult
+
+DESCRIPTION = """\
+Append the messages of a topic to a Delta table with typed columns. Requires the extra 'delta'.
+
+Each run continues where the last one ended. If a run was killed, run it again: every message is in
+the table once. The store may be in use. Messages that do not fit go, with the reason, to a second
+table whose name ends in __rejected; then the exit code is 1.
+
+A SOURCE is the folder of a broker or of a replica, or an archive. BROKER=SOURCE names the broker
+that it belongs to, which is necessary if there are several brokers, or several places for one."""
+EXAMPLES = """\
+  firetrail pipeline table data orders --to lake/orders
+  firetrail pipeline table data orders --to lake/orders --schema 'id bigint, total decimal(10,2)'
+  firetrail pipeline table a=/archive/a a=/data/a b=/data/b orders --to lake/orders"""
+
+
+def add(subparsers: Subparsers) -> None:
+    """Add the parser."""
+    parser = common.add_plain_parser(
+        subparsers, "table", "append a topic to a Delta table", DESCRIPTION, EXAMPLES
+    )
+    parser.add_argument(
+        "sources", metavar="SOURCE", nargs="+", help="folder of a store, or an archive"
+    )
+    parser.add_argument("topic", metavar="TOPIC", help="the topic")
+    parser.add_argument(
+        "--to", metavar="LAKE/NAME", required=True, help="folder of the table, existing or new"
+    )
+    parser.add_argument(
+        "--decoder",
+        metavar="FORMAT",
+        help="format of the bodies, json or text (default: that of the table, json for a new one)",
+    )
+    parser.add_argument(
+        "--option",
+        metavar="KEY=VALUE",
+        type=_option,
+        action="append",
+        help="option of the decoder, kept with the table; may be repeated",
+    )
+    parser.add_argument(
+        "--schema",
+        metavar="COLUMNS",
+        help="the columns of the bodies as DDL (default: those that the messages show)",
+    )
+    parser.add_argument(
+        "--prefix",
+        metavar="TEXT",
+        help="prefix of the columns that describe the message (default: _)",
+    )
+    parser.add_argument(
+        "--no-message-columns",
+        dest="message_columns",
+        action="store_const",
+        const=False,
+        help="leave out the columns that describe the message",
+    )
+    parser.add_argument(
+        "--strict", action="store_true", help="stop, and add nothing, if a message does not fit"
+    )
+    parser.add_argument(
+        "--allow-gap",
+        action="store_true",
+        help="continue although messages were deleted before they were read",
+    )
+    common.add_json(parser, "print a JSON object: what was added")
+    spark_options.add_options(parser)
+    parser.set_defaults(run=run)
+
+
+def _option(text: str) -> tuple[str, str]:
+    key, equals, value = text.partition("=")
+    if not equals or not key:
+        raise argparse.ArgumentTypeError(f"{text!r} is not KEY=VALUE")
+    return key, value
+
+
+def run(args: argparse.Namespace) -> ExitCode:
+    """Append the messages, and print how many."""
+    with ExitStack() as sessions, ExitStack() as shown:
+        from firetrail.pipeline.tables.table_job import table
+
+        def session() -> SparkSession:
+            return sessions.enter_context(spark_options.spark_session(args))
+
+        def on_plan(tasks: int) -> Callable[[int], None]:
+            return shown.enter_context(spark_options.task_progress("reading", tasks))
+
+        done = table(
+            session,
+            args.sources,
+            args.topic,
+            args.to,
+            decoder=args.decoder,
+            decoder_options=None if args.option is None else dict(args.option),
+            schema=args.schema,
+            prefix=args.prefix,
+            message_columns=args.message_columns,
+            strict=args.strict,
+            allow_gap=args.allow_gap,
+            on_plan=on_plan,
+        )
+    _print(args, done)
+    return ExitCode.PROBLEMS if done.rejected else ExitCode.OK
+
+
+def _print(args: argparse.Namespace, done: TableResult) -> None:
+    if args.json:
+        result: dict[str, Any] = done._asdict()
+        print(json.dumps(result, ensure_ascii=False))
+        return
+    for change in done.changes:
+        print(change)
+    skipped = f", {counted(done.skipped, 'message')} skipped" if done.skipped else ""
+    print(
+        f"{done.table}: {counted(done.rows, 'row')} of {counted(done.messages, 'message')} "
+        f"added{skipped}; {counted(done.total_rows, 'row')} in total"
+    )
+    if done.lost:
+        say(f"{counted(done.lost, 'message')} had been deleted before they were read")
+    if done.rejected:
+        say(
+            f"{counted(done.rejected, 'message')} rejected, see {done.table}__rejected; the first: "
+            f"{done.first_reject}"
+        )

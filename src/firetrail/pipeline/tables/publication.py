@@ -1,0 +1,122 @@
+"""The publication of a run: its files, commits and manifest, all of them or none.
+
+A run that is killed in between is completed by the next one.
+"""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from firetrail.errors import LakeError
+from firetrail.pipeline.jobs.archive.manifest import FOLDER, MANIFEST, PENDING
+from firetrail.pipeline.lakes.location import open_folder
+from firetrail.pipeline.tables.columns import REJECTED_SCHEMA, TableColumns
+from firetrail.pipeline.tables.delta import DeltaWriter
+from firetrail.pipeline.tables.table_files import remove_unfinished
+from firetrail.pipeline.tables.table_manifest import (
+    MAIN,
+    REJECTED,
+    PendingCommit,
+    TableManifest,
+    decode_manifest,
+    decode_pending,
+    encode_manifest,
+)
+
+REJECTED_SUFFIX = "__rejected"
+
+
+class Publication:
+    """The folders of a table and of its rejected messages.
+
+    Args:
+        place: The folder of the table.
+    """
+
+    def __init__(self, place: str) -> None:
+        self.lake = open_folder(place.rstrip("/") or place)
+        self.lakes = {MAIN: self.lake, REJECTED: open_folder(self.lake.place + REJECTED_SUFFIX)}
+        self._manifest: TableManifest | None = None
+
+    def check_folder(self) -> None:
+        """Raise LakeError if the folder has neither a table of this job nor nothing."""
+        if self._decoded() is not None:
+            return
+        for lake in self.lakes.values():
+            if lake.top_names() - {FOLDER}:
+                raise LakeError(
+                    f"{lake.place}: has files, but no manifest of a table ({MANIFEST}); choose a "
+                    "new or empty folder"
+                )
+
+    def _decoded(self) -> TableManifest | None:
+        content = self.lake.read(MANIFEST)
+        return None if content is None else decode_manifest(content, self.lake.show(MANIFEST))
+
+    def settle(self) -> TableManifest | None:
+        """Complete a run that was killed, remove what is left of others, return the manifest.
+
+        Raises:
+            LakeError: Somebody else changed one of the tables.
+        """
+        self._manifest = manifest = self._decoded()
+        if manifest is None:
+            return None
+        for name in self.lakes:
+            self._writer(manifest, name).check(manifest.versions.get(name))
+        content = self.lake.read(PENDING)
+        if content is not None:
+            pending = decode_pending(content, self.lake.show(PENDING))
+            if manifest.sequence < pending.manifest.sequence:
+                self._complete(pending)
+            else:
+                self.lake.remove(PENDING)
+        for lake in self.lakes.values():
+            remove_unfinished(lake)
+        return self._manifest
+
+    def begin(self, manifest: TableManifest) -> None:
+        """Publish the manifest of a new table, before its first files exist."""
+        self.lake.replace(MANIFEST, encode_manifest(manifest))
+        self._manifest = manifest
+
+    def publish(self, pending: PendingCommit) -> TableManifest:
+        """Publish a manifest and its files; from the first step on, this is certain to happen."""
+        for name, lake in self.lakes.items():
+            if pending.added[name]:
+                lake.sync_folders([file.path for file in pending.added[name]])
+        self.lake.replace(PENDING, pending.encode())
+        return self._complete(pending)
+
+    def files(self) -> list[str]:
+        """Return the paths of the files of the main table."""
+        return [] if self._manifest is None else self._writer(self._manifest, MAIN).files()
+
+    def _complete(self, pending: PendingCommit) -> TableManifest:
+        manifest = pending.manifest
+        versions: dict[str, int] = {}
+        for name in (MAIN, REJECTED):
+            files = pending.added[name]
+            if not files:
+                continue
+            self.lakes[name].reveal([file.path for file in files])
+            versions[name] = self._writer(manifest, name).commit(
+                _schema(manifest) if name == MAIN else REJECTED_SCHEMA,
+                files,
+                manifest.sequence,
+                manifest.versions.get(name),
+                rewritten=pending.rewritten and name == MAIN,
+            )
+        self._manifest = manifest = manifest.with_versions(versions)
+        self.lake.replace(MANIFEST, encode_manifest(manifest))
+        self.lake.remove(PENDING)
+        return manifest
+
+    def _writer(self, manifest: TableManifest, name: str) -> DeltaWriter:
+        return DeltaWriter(self.lakes[name], manifest.table_id)
+
+
+def _schema(manifest: TableManifest) -> pa.Schema:
+    options = manifest.options
+    prefix = options["prefix"] if options["message_columns"] else None
+    return TableColumns(manifest.schema, prefix).schema

@@ -1,0 +1,187 @@
+"""The task of a table: it reads a part of a source, decodes the bodies, and writes the rows.
+
+A task decodes with the schema that the driver gives it. If the bodies have more columns or wider
+types, it writes nothing and returns the wider schema; the driver then runs it again with the merged
+schema of all tasks. So a schema that does not change costs nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from firetrail.format.layout import COMPRESSED
+from firetrail.pipeline.decoding.decoded import (
+    BodyDecoder,
+    Decoded,
+    Operation,
+    Reject,
+    TableRows,
+)
+from firetrail.pipeline.decoding.spec import DecoderSpec
+from firetrail.pipeline.decoding.table_schema import TableSchema
+from firetrail.pipeline.lakes.folder import LakeFolder
+from firetrail.pipeline.tables.columns import REJECTED_SCHEMA, TableColumns, message_arrays
+from firetrail.pipeline.tables.progress import NewestMessage, Span, SpanCollector
+from firetrail.pipeline.tables.table_files import TableWriter
+from firetrail.pipeline.tables.table_manifest import LOCK, MAIN, REJECTED, TableFile
+from firetrail.pipeline.tables.table_sources import SourcePart
+from firetrail.pipeline.workers import worker_name
+
+_DELETE = "the message deletes a row, and this table only gains rows"
+_COMPRESSED = "the body is compressed and cannot be decompressed"
+_BATCH_ROWS = 4096
+
+
+class TableTask(NamedTuple):
+    """The work of one task."""
+
+    part: SourcePart
+    number: int
+    spec: DecoderSpec
+    columns: TableColumns
+    lakes: dict[str, LakeFolder]
+    """The folders of the tables by MAIN and REJECTED."""
+    sequence: int
+    token: str
+
+
+class TaskResult(NamedTuple):
+    """The result of a task."""
+
+    number: int
+    wider: TableSchema | None
+    """The schema with which the task must run again; None if the rows are written."""
+    broker: str
+    spans: list[Span]
+    anchor: NewestMessage | None
+    messages: int
+    skipped: int
+    files: dict[str, list[TableFile]]
+    worker: str
+    first_reject: str
+    """The position and the reason of the first rejected message; empty if there is none."""
+
+    def rows(self, table: str) -> int:
+        """Return the number of rows that the task wrote for a table."""
+        return sum(file.rows for file in self.files.get(table, ()))
+
+
+def write_rows(task: TableTask) -> TaskResult:
+    """Write the rows of a part of a source."""
+    task.lakes[MAIN].check_shared(LOCK, task.token)
+    with ExitStack() as stack:
+        run = _TaskRun(task)
+        stack.callback(run.abandon)
+        result = run.run()
+        if result.wider is None:
+            stack.pop_all()
+        return result
+
+
+class _TaskRun:
+    """One attempt at a task."""
+
+    def __init__(self, task: TableTask) -> None:
+        self._task = task
+        self._decoder: BodyDecoder = task.spec.decoder(task.columns.decoded)
+        self._schema = task.columns.decoded
+        self._spans = SpanCollector()
+        self._skipped = 0
+        self._first_reject = ""
+        stem = f"{task.sequence:010d}-{task.number:05d}"
+        schemas = {MAIN: task.columns.schema, REJECTED: REJECTED_SCHEMA}
+        self._writers = {
+            table: TableWriter(lake, stem, task.token, schemas[table])
+            for table, lake in task.lakes.items()
+        }
+
+    def run(self) -> TaskResult:
+        for batch in self._task.part.batches():
+            self._spans.add(batch)
+            for first in range(0, batch.num_rows, _BATCH_ROWS):
+                self._decode(batch.slice(first, _BATCH_ROWS))
+        wider = None if self._schema == self._task.columns.decoded else self._schema
+        files = {} if wider else {table: each.close() for table, each in self._writers.items()}
+        return TaskResult(
+            self._task.number,
+            wider,
+            self._task.part.broker,
+            self._spans.spans(),
+            self._spans.anchor,
+            self._spans.rows,
+            self._skipped,
+            files,
+            worker_name(),
+            self._first_reject,
+        )
+
+    def abandon(self) -> None:
+        for writer in self._writers.values():
+            writer.abandon()
+
+    def _decode(self, batch: pa.RecordBatch) -> None:
+        broken = pc.not_equal(pc.bit_wise_and(batch.column("sys_flag"), COMPRESSED), 0)
+        if pc.any(broken).as_py():
+            bad = batch.filter(broken)
+            self._reject(bad, [Reject(at, _COMPRESSED) for at in range(bad.num_rows)])
+            batch = batch.filter(pc.invert(broken))
+        found: Decoded = self._decoder.decode(batch.column("body"))
+        self._skipped += found.skipped
+        for part in found.parts:
+            self._write(batch, part)
+        self._reject(batch, found.rejects)
+
+    def _write(self, batch: pa.RecordBatch, part: TableRows) -> None:
+        if part.rows.schema != self._task.columns.decoded.arrow:
+            self._schema = self._schema.widened(part.schema).schema
+        if self._schema is not self._task.columns.decoded:
+            return  # the task runs again
+        rows, messages = part.rows, part.messages
+        deletes = pc.equal(part.operations, int(Operation.DELETE))
+        if pc.any(deletes).as_py():
+            self._reject(
+                batch, [Reject(at, _DELETE) for at in messages.filter(deletes).to_pylist()]
+            )
+            kept = pc.invert(deletes)
+            rows, messages = rows.filter(kept), messages.filter(kept)
+        chosen = batch if _is_all(messages, batch) else batch.take(messages)
+        self._writers[MAIN].write(self._task.columns.rows(rows, chosen, self._task.part.broker))
+
+    def _reject(self, batch: pa.RecordBatch, rejects: Sequence[Reject]) -> None:
+        if not rejects or self._schema is not self._task.columns.decoded:
+            return
+        chosen = batch.take(pa.array([each.message for each in rejects], pa.int32()))
+        reasons = pa.array([each.reason for each in rejects], pa.string())
+        broker = self._task.part.broker
+        arrays = [*message_arrays(chosen, broker), reasons, chosen.column("body")]
+        self._writers[REJECTED].write(pa.Table.from_arrays(arrays, schema=REJECTED_SCHEMA))
+        if not self._first_reject:
+            row = chosen.slice(0, 1).to_pylist()[0]
+            self._first_reject = (
+                f"queue {row['queue_id']} of {broker}, offset {row['queue_offset']}: "
+                f"{rejects[0].reason}"
+            )
+
+
+def _is_all(messages: pa.Array, batch: pa.RecordBatch) -> bool:
+    """Whether there is one row per message, in order, which is nearly always so."""
+    count = batch.num_rows
+    return len(messages) == count and bool(messages.equals(pa.array(range(count), pa.int32())))
+
+
+def sample_bodies(parts: Sequence[SourcePart], most: int) -> Iterator[list[bytes | None]]:
+    """Yield bodies of the first messages of some parts, at most ``most`` of all together."""
+    each = max(most // max(len(parts), 1), 1)
+    for part in parts[:most]:
+        left = each
+        for batch in part.batches():
+            some: Any = batch.column("body").slice(0, left).to_pylist()
+            left -= len(some)
+            yield some
+            if left <= 0:
+                break

@@ -1,0 +1,417 @@
+"""The table job: it appends the new messages of a topic to a Delta table, each exactly once.
+
+A run plans what is new in the sources, lets tasks decode it and write files, and publishes them
+(:mod:`firetrail.pipeline.tables.publication`). Little work is done in the driver, without Spark.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from pyspark.sql import SparkSession
+
+from firetrail.errors import ConfigError, DataLostError, LakeError, PipelineError
+from firetrail.pipeline.decoding.spec import DecoderSpec
+from firetrail.pipeline.decoding.table_schema import EMPTY, TableSchema, merged
+from firetrail.pipeline.jobs.archive.archive_job import OnPlan
+from firetrail.pipeline.tables.broker_names import named_sources, stages_of
+from firetrail.pipeline.tables.columns import TableColumns
+from firetrail.pipeline.tables.progress import BrokerProgress, lost_between
+from firetrail.pipeline.tables.publication import Publication
+from firetrail.pipeline.tables.rewrite import RewriteTask, rewrite_file
+from firetrail.pipeline.tables.rows import TableTask, TaskResult, sample_bodies, write_rows
+from firetrail.pipeline.tables.table_manifest import (
+    LOCK,
+    MAIN,
+    REJECTED,
+    PendingCommit,
+    TableFile,
+    TableManifest,
+)
+from firetrail.pipeline.tables.table_options import TableOptions
+from firetrail.pipeline.tables.table_sources import (
+    SourcePart,
+    SourcePlan,
+    TableSource,
+    check_exists,
+    plan_source,
+)
+from firetrail.pipeline.tasks import run_tasks
+
+INLINE_BYTES = 8 << 20
+"""A round with at most this much to read is done in the driver: Spark would take longer."""
+SAMPLE = 2000
+"""Messages from which the columns of a new table are inferred."""
+_ROUNDS_MAX = 20
+"""Each round of decoding adds columns; more rounds than this mean that a decoder is wrong."""
+SparkGiver = SparkSession | Callable[[], SparkSession]
+
+
+class TableResult(NamedTuple):
+    """The result of a run, and what the table has afterwards."""
+
+    table: str
+    messages: int  # read by this run
+    rows: int  # added
+    rejected: int  # added to the table of rejected messages
+    skipped: int  # messages that become no rows
+    lost: int  # deleted before they were read
+    files: int  # data files written
+    first_reject: str  # position and reason; empty if nothing was rejected
+    schema: str  # the decoded columns as DDL
+    changes: tuple[str, ...]  # of the schema, by this run
+    total_messages: int
+    total_rows: int
+    total_rejected: int
+
+
+def table(
+    spark: SparkGiver,
+    source: str | Path | Sequence[str | Path],
+    topic: str,
+    to: str | Path,
+    *,
+    decoder: str | None = None,
+    decoder_options: Mapping[str, str] | None = None,
+    schema: str | None = None,
+    prefix: str | None = None,
+    message_columns: bool | None = None,
+    strict: bool = False,
+    allow_gap: bool = False,
+    split_bytes: int | None = None,
+    on_plan: OnPlan = lambda tasks: None,
+) -> TableResult:
+    """Append the messages of a topic that a Delta table does not have yet.
+
+    The sources are only read and may be in use. If the run fails or is killed, run it again: every
+    message is in the table once. The messages that do not fit are in a second table, whose name
+    ends in ``__rejected``.
+
+    Args:
+        spark: The session to run on, or a function that returns one. A run with little to do does
+            not use it.
+        source: Folder of a store or of a replica, folder or URL of an archive, or several of these.
+            ``"BROKER=PLACE"`` names the broker; by default that is the name of the folder.
+        topic: The topic.
+        to: Folder of the table.
+        decoder: Format of the bodies. None, the default, is that of the table, and ``"json"`` for
+            a new one.
+        decoder_options: Options of the decoder by name, which are kept with the table. Default:
+            none.
+        schema: The columns of the bodies as DDL, such as ``"id bigint, price decimal(10,2)"``.
+            None, the default, takes those of the table, and for a new one those that the first
+            messages show.
+        prefix: Prefix of the message columns. None, the default, is that of the table, and ``"_"``
+            for a new one.
+        message_columns: Whether the table has message columns. None, the default, is as before,
+            and True for a new table.
+        strict: Raise an error, and add nothing, if a message does not fit. Default: False.
+        allow_gap: Continue although messages were deleted before they were read. Default: False.
+        split_bytes: Bytes of log per task; by default a size that keeps all processors busy.
+        on_plan: Called with the number of tasks; may return a function, which is then called with
+            the number of completed tasks.
+
+    Returns:
+        The number of messages and rows of this run, and the totals of the table.
+
+    Raises:
+        LakeError: The folder has other files or another topic's table, somebody else changed it,
+            another job is writing it, or a source is not the one that it was made from.
+        DataLostError: Messages were deleted before they were read, and ``allow_gap`` is not set.
+        PipelineError: A message does not fit, and ``strict`` is set.
+        StoreDamagedError: A source has a damaged message.
+        NotAStoreError: A source is neither a store nor an archive.
+        ConfigError: An option has a wrong value, or is not that of the table.
+        MissingExtraError: The extra ``delta`` is not installed.
+    """
+    given = [source] if isinstance(source, str | Path) else list(source)
+    options = TableOptions(
+        decoder,
+        decoder_options,
+        schema,
+        prefix,
+        message_columns,
+        strict,
+        allow_gap,
+        split_bytes,
+        on_plan,
+    )
+    return _TableJob(spark, given, topic, to, options).run()
+
+
+class _TableJob:
+    """One run."""
+
+    def __init__(
+        self,
+        spark: SparkGiver,
+        sources: Sequence[str | Path],
+        topic: str,
+        to: str | Path,
+        options: TableOptions,
+    ) -> None:
+        self._spark = spark
+        self._sources = [check_exists(str(source)) for source in sources]
+        self._topic = topic
+        self._options = options
+        self._publication = Publication(str(to))
+        self._token = uuid.uuid4().hex[:12]
+
+    def run(self) -> TableResult:
+        """Append what is new in all sources."""
+        self._publication.check_folder()
+        with self._publication.lake.locked(LOCK, self._token):
+            manifest = self._first_manifest(self._publication.settle())
+            named = named_sources(self._sources, list(manifest.brokers))
+            total: TableResult | None = None
+            for stage in stages_of(named):
+                manifest, done = self._append(manifest, stage)
+                total = done if total is None else _sum(total, done)
+            assert total is not None
+            return total
+
+    def _first_manifest(self, found: TableManifest | None) -> TableManifest:
+        """Return the manifest of the table, or a new one while the table has had no messages.
+
+        Raises LakeError if it is the table of another topic, ConfigError if an option differs.
+        """
+        if found is None or found.sequence == 0:
+            options = self._options.fixed(None)
+            _spec(options)
+            return TableManifest.new(self._topic, options, EMPTY)
+        if found.topic != self._topic:
+            raise LakeError(
+                f"{self._publication.lake.place}: is the table of the topic {found.topic}, not "
+                f"{self._topic}; choose another folder"
+            )
+        self._options.fixed(found.options)
+        return found
+
+    # -- one stage ----------------------------------------------------------------------------
+
+    def _append(
+        self, manifest: TableManifest, sources: Iterable[TableSource]
+    ) -> tuple[TableManifest, TableResult]:
+        """Append what is new in sources of different brokers."""
+        plans = [
+            plan_source(
+                source,
+                self._topic,
+                manifest.progress(source.broker),
+                split_bytes=self._options.split_bytes,
+                allow_gap=self._options.allow_gap,
+            )
+            for source in sources
+        ]
+        spec = _spec(manifest.options)
+        parts = [part for plan in plans for part in plan.parts]
+        schema = self._first_schema(manifest, spec, parts)
+        if manifest.sequence == 0:
+            self._publication.begin(manifest)
+        small = sum(plan.size for plan in plans) <= INLINE_BYTES
+        results, schema = self._decode(manifest, spec, parts, schema, small)
+        brokers = {plan.source.broker: self._read(manifest, plan, results) for plan in plans}
+        done = self._result(manifest, schema, results, brokers)
+        known = {name: manifest.progress(name) for name in brokers}
+        if schema == manifest.schema and brokers == known:
+            return manifest, done
+        new = replace(
+            manifest,
+            sequence=manifest.sequence + 1,
+            schema=schema,
+            brokers={**manifest.brokers, **brokers},
+            rows=done.total_rows,
+            rejected=done.total_rejected,
+            skipped=manifest.skipped + done.skipped,
+        )
+        added: dict[str, list[TableFile]] = {
+            name: [file for result in results for file in result.files[name]]
+            for name in (MAIN, REJECTED)
+        }
+        rewritten = _changes_types(manifest.schema, schema)
+        if rewritten:
+            added[MAIN] += self._rewrite(manifest, new)
+        return self._publication.publish(PendingCommit(new, added, rewritten)), done
+
+    def _first_schema(
+        self, manifest: TableManifest, spec: DecoderSpec, parts: Sequence[SourcePart]
+    ) -> TableSchema:
+        """Return the columns of the table, and for a new table those of its first messages."""
+        if self._options.schema is not None:
+            given = TableSchema.from_ddl(self._options.schema)
+            wider = manifest.schema.widened(given)
+            if wider.conflicts:
+                raise ConfigError("schema", self._options.schema, "; ".join(wider.conflicts))
+            return wider.schema
+        if manifest.schema != EMPTY:
+            return manifest.schema
+        own = spec.own_schema()
+        if own is not None:
+            return own
+        bodies = [body for some in sample_bodies(parts, SAMPLE) for body in some]
+        return spec.infer(bodies).get(None, EMPTY)
+
+    def _decode(
+        self,
+        manifest: TableManifest,
+        spec: DecoderSpec,
+        parts: Sequence[SourcePart],
+        schema: TableSchema,
+        small: bool,
+    ) -> tuple[list[TaskResult], TableSchema]:
+        """Write the rows of all parts with one schema, and return it with the results."""
+        prefix = manifest.options["prefix"] if manifest.options["message_columns"] else None
+        done: dict[int, TaskResult] = {}
+        for _ in range(_ROUNDS_MAX):
+            tasks = [
+                TableTask(
+                    part,
+                    number,
+                    spec,
+                    TableColumns(schema, prefix),
+                    self._publication.lakes,
+                    manifest.sequence + 1,
+                    self._token,
+                )
+                for number, part in enumerate(parts)
+                if number not in done
+            ]
+            results: list[TaskResult] = self._execute(write_rows, tasks, small)
+            done |= {result.number: result for result in results if result.wider is None}
+            self._check_strict(done.values())
+            wider = [result.wider for result in results if result.wider is not None]
+            if not wider:
+                return [done[number] for number in sorted(done)], schema
+            before, schema = schema, merged([schema, *wider]).schema
+            if _changes_types(before, schema):
+                done.clear()
+        raise PipelineError(
+            f"{self._topic}: the messages show new columns again and again; give the columns with "
+            "--schema"
+        )
+
+    def _execute(self, function: Callable[[Any], Any], tasks: Sequence[Any], small: bool) -> Any:
+        if small or not tasks:
+            return [function(task) for task in tasks]
+        spark = self._spark if isinstance(self._spark, SparkSession) else self._spark()
+        progress = self._options.on_plan(len(tasks))
+        name = f"table {self._publication.lake.place}"
+        return run_tasks(spark, function, tasks, name=name, progress=progress)
+
+    def _check_strict(self, results: Iterable[TaskResult]) -> None:
+        for result in results:
+            if self._options.strict and result.first_reject:
+                raise PipelineError(
+                    f"{self._topic}: a message does not fit, so nothing was added: "
+                    f"{result.first_reject}; correct the schema, or run without --strict"
+                )
+
+    def _read(
+        self, manifest: TableManifest, plan: SourcePlan, results: Sequence[TaskResult]
+    ) -> BrokerProgress:
+        """Return the progress after a run; raise an error unless everything planned was read."""
+        place, own = plan.source.place, [r for r in results if r.broker == plan.source.broker]
+        for result in own:
+            for name, files in result.files.items():
+                for file in files:
+                    self._publication.lakes[name].check_arrived(file.path, file.size, result.worker)
+        before = manifest.progress(plan.source.broker)
+        anchor = max(
+            (result.anchor for result in own if result.anchor is not None),
+            key=lambda found: found.physical_offset,
+            default=None,
+        )
+        spans = [span for result in own for span in result.spans]
+        try:
+            after = before.extended(spans, plan.read_to, anchor)
+        except ValueError as error:
+            raise PipelineError(f"{place}: {error}, so nothing was added") from error
+        lost = {span.queue_id: span for span in lost_between(before, after)}
+        if plan.ranges is not None:
+            known = before.ends()
+            for queue_id, (begin, end) in plan.ranges.items():
+                gap = lost.pop(queue_id, None)
+                missing = 0 if gap is None else gap.end - gap.begin
+                found = after.queues.get(queue_id)
+                if (
+                    found is None
+                    or found.end != end
+                    or missing != begin - known.get(queue_id, begin)
+                ):
+                    raise PipelineError(
+                        f"{place}: the offsets {begin} up to {end} of queue {queue_id} were not "
+                        "all read, so nothing was added; run the job again"
+                    )
+        elif lost and not self._options.allow_gap:
+            gap = next(iter(lost.values()))
+            raise DataLostError(
+                f"{place}: {gap.end - gap.begin} messages of queue {gap.queue_id} of {self._topic} "
+                f"after offset {gap.begin} are not in the archive, so nothing was added; read them "
+                "from another source first, or continue with --allow-gap"
+            )
+        return after
+
+    def _rewrite(self, manifest: TableManifest, new: TableManifest) -> list[TableFile]:
+        """Write the files of the table again, with the new types of its columns."""
+        prefix = manifest.options["prefix"] if manifest.options["message_columns"] else None
+        schema = TableColumns(new.schema, prefix).schema
+        tasks = [
+            RewriteTask(self._publication.lake, path, number, schema, new.sequence, self._token)
+            for number, path in enumerate(self._publication.files())
+        ]
+        files: list[list[TableFile]] = self._execute(rewrite_file, tasks, len(tasks) < 2)
+        return [file for some in files for file in some]
+
+    def _result(
+        self,
+        manifest: TableManifest,
+        schema: TableSchema,
+        results: Sequence[TaskResult],
+        brokers: Mapping[str, BrokerProgress],
+    ) -> TableResult:
+        rows = sum(result.rows(MAIN) for result in results)
+        rejected = sum(result.rows(REJECTED) for result in results)
+        lost = sum(
+            span.end - span.begin
+            for name, after in brokers.items()
+            for span in lost_between(manifest.progress(name), after)
+        )
+        messages = sum(result.messages for result in results)
+        return TableResult(
+            self._publication.lake.place,
+            messages,
+            rows,
+            rejected,
+            sum(result.skipped for result in results),
+            lost,
+            sum(len(files) for result in results for files in result.files.values()),
+            next((result.first_reject for result in results if result.first_reject), ""),
+            schema.ddl,
+            manifest.schema.widened(schema).changes,
+            manifest.messages + messages,
+            manifest.rows + rows,
+            manifest.rejected + rejected,
+        )
+
+
+def _spec(options: Mapping[str, Any]) -> DecoderSpec:
+    return DecoderSpec.from_options({"format": options["decoder"], **options["decoder_options"]})
+
+
+def _changes_types(before: TableSchema, after: TableSchema) -> bool:
+    """Whether a column that existed has another type."""
+    return any(after.type_of(field.name) != field.type for field in before.arrow)
+
+
+def _sum(one: TableResult, other: TableResult) -> TableResult:
+    """Return the result of two stages, of which ``other`` is the later one."""
+    counts = ("messages", "rows", "rejected", "skipped", "lost", "files")
+    return other._replace(
+        **{name: getattr(one, name) + getattr(other, name) for name in counts},
+        first_reject=one.first_reject or other.first_reject,
+        changes=(*one.changes, *other.changes),
+    )

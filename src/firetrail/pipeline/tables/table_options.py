@@ -1,0 +1,54 @@
+"""The options of a table, and those that a table keeps."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from firetrail.errors import ConfigError
+from firetrail.pipeline.jobs.archive.archive_job import OnPlan
+from firetrail.pipeline.tables.columns import PREFIX
+
+
+@dataclass(frozen=True, slots=True)
+class TableOptions:
+    """The options of a run, which :func:`~firetrail.pipeline.table` describes."""
+
+    decoder: str | None = None
+    decoder_options: Mapping[str, str] | None = None
+    schema: str | None = None
+    prefix: str | None = None
+    message_columns: bool | None = None
+    strict: bool = False
+    allow_gap: bool = False
+    split_bytes: int | None = None
+    on_plan: OnPlan = lambda tasks: None
+
+    def fixed(self, known: Mapping[str, Any] | None) -> dict[str, Any]:
+        """Return the options that a table keeps.
+
+        Args:
+            known: Those of an existing table; None for a new one.
+
+        Raises:
+            ConfigError: An option differs from that of the table.
+        """
+        asked = {
+            "decoder": self.decoder,
+            "decoder_options": None if self.decoder_options is None else dict(self.decoder_options),
+            "prefix": self.prefix,
+            "message_columns": self.message_columns,
+        }
+        base = known or {
+            "decoder": "json",
+            "decoder_options": {},
+            "prefix": PREFIX,
+            "message_columns": True,
+        }
+        for name, value in asked.items():
+            if known is not None and value not in (None, known[name]):
+                shown = known[name]
+                reason = f"the table was made with {shown!r}, which cannot be changed"
+                raise ConfigError(name, value, reason)
+        return {**base, **{name: value for name, value in asked.items() if value is not None}}
