@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import pytest
@@ -55,7 +55,7 @@ values = st.one_of(
 @contextmanager
 def without_orjson() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(json_header, "_LOADS", json.loads)
+        patch.setattr(json_header, "_LOADS", json_header._loads)
         patch.setattr(json_header, "_DUMPS", json_header._dumps)
         yield
 
@@ -90,6 +90,38 @@ def test_headers_are_read_in_the_same_way_without_orjson(members: dict[str, Any]
     expected = outcome(json_header.decode, header, b"body")
     with without_orjson():
         assert outcome(json_header.decode, header, b"body") == expected
+
+
+REFUSED = None
+VALUES = {
+    b"18446744073709551615": "18446744073709551615",
+    b"18446744073709551616": "1.8446744073709552e+19",
+    b"-9223372036854775808": "-9223372036854775808",
+    b"-9223372036854775809": "-9.223372036854776e+18",
+    b"-0": "0",
+    b"-0.0": "-0.0",
+    b"1E5": "100000.0",
+    b"1e-400": "0.0",
+    b"123456789012345678901234.5": "1.2345678901234569e+23",
+    b'"\\ud83d\\ude00"': "\U0001f600",
+    b'"\x7f\xc3\xa9"': "\x7fé",
+    **dict.fromkeys([b"NaN", b"Infinity", b"-Infinity", b"1e400", b"1" * 400, b"01"], REFUSED),
+    **dict.fromkeys([b'"\\ud800"', b'"\\ude00\\ud83d"', b'"\xed\xa0\x80"', b'"\x00"'], REFUSED),
+}
+
+
+@pytest.mark.parametrize("has_orjson", [True, False])
+def test_every_value_has_one_outcome(has_orjson: bool) -> None:
+    if has_orjson:
+        require("orjson")
+    with nullcontext() if has_orjson else without_orjson():
+        for value, expected in VALUES.items():
+            header = b'{"code":1,"extFields":{"f":%s}}' % value
+            found: Any = outcome(json_header.decode, header, b"")
+            assert (None if found is ProtocolError else found.fields["f"]) == expected, value
+        for encoding in ("utf-8-sig", "utf-16", "utf-16-le", "utf-32"):
+            header = '{"code":1}'.encode(encoding)
+            assert outcome(json_header.decode, header, b"") is ProtocolError, encoding
 
 
 @given(st.builds(RemotingCommand, int32, st.dictionaries(text, text), remark=st.none() | text))

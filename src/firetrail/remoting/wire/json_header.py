@@ -13,6 +13,7 @@ frames with numbers.
 import json
 from collections.abc import Callable
 from importlib.util import find_spec
+from math import isfinite
 from typing import Any
 
 from firetrail.errors import ProtocolError
@@ -83,8 +84,29 @@ def _dumps(members: Any) -> bytes:
     return _ENCODE(members).encode()
 
 
+def _loads(header: bytes) -> Any:
+    """Read JSON as orjson does: in UTF-8, without infinite numbers and halves of characters."""
+    text = header.decode()
+    members = json.loads(text, parse_constant=_finite, parse_float=_finite, parse_int=_whole)
+    if "\\u" in text:
+        _dumps(members)  # it fails for half of a surrogate pair
+    return members
+
+
+def _whole(text: str) -> int | float:
+    number = int(text)
+    return number if -(1 << 63) <= number < 1 << 64 else _finite(text)
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if not isfinite(number):
+        raise ValueError(f"the number {text:.20} is not finite")
+    return number
+
+
 _DUMPS: Callable[[Any], bytes] = _dumps
-_LOADS: Callable[[bytes], Any] = json.loads
+_LOADS: Callable[[bytes], Any] = _loads
 if find_spec("orjson") is not None:  # it is several times as fast
     import orjson
 
