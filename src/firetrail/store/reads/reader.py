@@ -321,7 +321,8 @@ class Reader:
         queue = self._queues.find(topic, queue_id)
         if queue is None:
             return None
-        low, high = queue.min_offset(self._log.min_offset), queue.next_offset
+        # A replica derives units from the log that it copies, and counts no offsets of its own.
+        low, high = queue.min_offset(self._log.min_offset), max(queue.next_offset, queue.max_offset)
         if not low <= offset < high:
             return None
         get = _Get(queue, offset, low, high, 1, None, None, Check.RECORD)
