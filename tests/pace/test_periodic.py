@@ -11,7 +11,7 @@ from tests.client.clusters import until
 from firetrail.errors import ReplicationError
 from firetrail.pace import periodic as module
 from firetrail.pace import reminders
-from firetrail.pace.periodic import GuardedStep, every, repeat
+from firetrail.pace.periodic import GuardedStep, every, repeat, woken
 
 
 async def test_the_same_error_is_logged_once_until_the_step_succeeds(
@@ -99,3 +99,11 @@ def test_every_endless_loop_that_sleeps_first_is_guarded() -> None:
         if loop.search(path.read_text(encoding="utf-8"))
     }
     assert found == {*OTHER_LOOPS, "pace/periodic.py"}
+
+
+async def test_an_event_wakes_once() -> None:
+    event = asyncio.Event()
+    assert not await woken(event, 0.0)
+    event.set()
+    assert await woken(event, 60.0)
+    assert not event.is_set()

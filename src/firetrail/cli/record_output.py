@@ -23,6 +23,7 @@ from firetrail.format.kernels.scan import scan
 from firetrail.format.properties import KEYS, TAGS, decode_properties
 from firetrail.format.values.hosts import Host, format_host, unpack_ip
 from firetrail.format.values.javahash import java_text
+from firetrail.format.values.truths import truth_text
 from firetrail.store.log.walk import CHECKSUM_STOPS
 
 _CACHED_MAX = 1 << 16
@@ -145,7 +146,7 @@ class RecordFormatter:
             row.reconsume_times,
             row.prepared_offset,
             row.body_crc,
-            "true" if row.crc_ok else "false",
+            truth_text(row.crc_ok),
             json.dumps(decode_properties(row.properties)),
             b2a_base64(row.body, newline=False).decode(),
         )

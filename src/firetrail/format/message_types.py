@@ -23,6 +23,7 @@ from firetrail.format.properties import (
 )
 from firetrail.format.values.delay import level_in
 from firetrail.format.values.integers import INT32_MAX, number_in
+from firetrail.format.values.truths import is_true
 
 TYPE_ATTRIBUTE = "message.type"
 """The attribute of a topic that has its type."""
@@ -60,7 +61,7 @@ _DELAY_MARKS = (b"DELAY", b"TIMER_DELIVER")
 
 def is_transactional(properties: Mapping[str, str]) -> bool:
     """Return whether a message with these properties is of a transaction."""
-    return _is_true(properties.get(TRAN_MSG, ""))
+    return is_true(properties.get(TRAN_MSG, ""))
 
 
 def begins_transaction(properties: Mapping[str, str], reconsume_times: int) -> bool:
@@ -95,12 +96,7 @@ def may_be_delayed(raw: bytes) -> bool:
 
 def waits_for_disk(properties: Mapping[str, str]) -> bool:
     """Return whether the producer of a message waits until it is on disk: unless WAIT is false."""
-    return _is_true(properties.get(WAIT, "true"))
-
-
-def _is_true(value: str) -> bool:
-    """Return the value of a flag by the rule of Java's ``Boolean.parseBoolean``."""
-    return value == "true" or value.lower() == "true"
+    return is_true(properties.get(WAIT, "true"))
 
 
 def type_of_message(properties: Mapping[str, str]) -> MessageType:

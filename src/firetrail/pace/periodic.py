@@ -100,3 +100,21 @@ async def every(pause_s: Callable[[], float] | float, *steps: GuardedStep) -> No
         await asyncio.sleep(pause_s() if callable(pause_s) else pause_s)
         for step in steps:
             await step.run()
+
+
+async def woken(event: asyncio.Event, within_s: float) -> bool:
+    """Wait until an event is set, and clear it; return False if it is not set in time.
+
+    A step of :func:`repeat` that waits for something at its end returns 0.
+
+    Args:
+        event: The event.
+        within_s: The longest wait in seconds.
+    """
+    try:
+        async with asyncio.timeout(within_s):
+            await event.wait()
+    except TimeoutError:
+        return False
+    event.clear()
+    return True

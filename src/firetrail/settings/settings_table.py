@@ -22,6 +22,7 @@ from firetrail.errors import ConfigError, FormatError, WrongTypeError
 from firetrail.format.values.delay import DelayLevels
 from firetrail.format.values.hosts import Host, format_host, parse_host
 from firetrail.format.values.integers import INT32_MAX, INT64_MAX, number_in, parse_whole
+from firetrail.format.values.truths import truth_in, truth_text
 
 FOLDER_SEPARATOR = ","
 """Between the folders of one value, as RocketMQ's MULTI_PATH_SPLITTER."""
@@ -152,9 +153,10 @@ class Flag(Kind[bool]):
         return False
 
     def parse(self, text: str) -> bool:
-        if text.lower() not in ("true", "false"):
+        value = truth_in(text)
+        if value is None:
             raise self.refusal()
-        return text.lower() == "true"
+        return value
 
     def check(self, value: bool) -> bool:
         if type(value) is not bool:
@@ -162,7 +164,7 @@ class Flag(Kind[bool]):
         return value
 
     def show(self, value: bool) -> str:
-        return str(value).lower()
+        return truth_text(value)
 
 
 @dataclass(frozen=True, slots=True)

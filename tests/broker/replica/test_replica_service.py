@@ -22,6 +22,7 @@ from firetrail.cli.main import main
 from firetrail.client import PushConsumer
 from firetrail.namesrv import NameServerConfig
 from firetrail.namesrv.server import NameServer
+from firetrail.pace import periodic
 from firetrail.remoting.connections.remoting_client import RemotingClient
 from firetrail.remoting.messages.bodies import ConsumeFromWhere, TopicConfigTable
 from firetrail.remoting.wire.codes import RequestCode
@@ -77,6 +78,27 @@ async def test_a_slave_finds_and_follows_its_master(tmp_path: Path) -> None:
             assert following(slave).follower.status.state is FollowerState.FOLLOWING
             end = slave.store.log_range[1]
     assert log_content(tmp_path / "s")[:end] == log_content(tmp_path / "m")[:end]
+
+
+async def test_a_slave_goes_on_after_an_unexpected_error(
+    tmp_path: Path, talk: Talk, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(periodic, "AFTER_ERROR_S", 0.01)
+    async with slave_in(tmp_path, master_address=talk.broker.address) as slave:
+        registration = following(slave)._registration
+        look = registration.look_for_master
+        failures = [ValueError("a bug")]
+
+        def failing(*, ask: bool) -> None:
+            if failures:
+                raise failures.pop()
+            look(ask=ask)
+
+        monkeypatch.setattr(registration, "look_for_master", failing)
+        await until(lambda: not failures)
+        await talk.send("T2", b"new")
+        await caught_up(slave, talk.broker)
+    assert "the tables of the master cannot be followed now; will retry: a bug" in caplog.text
 
 
 async def test_a_slave_follows_a_configured_master_and_continues_after_a_restart(

@@ -30,6 +30,7 @@ from firetrail.auth.policies import (
 from firetrail.auth.resources import Action, MatchKind, Requirement, Resource, ResourceType
 from firetrail.errors import ConfigError
 from firetrail.format.names import AUTO_CREATE_TOPIC, RETRY_PREFIX, TRACE_TOPIC, reply_topic
+from firetrail.format.values.truths import is_true
 from firetrail.settings.settings_table import HIDDEN
 
 KEY_MIN = 7
@@ -142,7 +143,7 @@ class PlainAccount:
             _text(value, "accessKey"),
             _text(value, "secretKey"),
             AddressPattern.parse(_text(value, "whiteRemoteAddress")),
-            _text(value, "admin").strip().lower() == "true",
+            is_true(_text(value, "admin").strip()),
             PlainPermission.parse(_text(value, "defaultTopicPerm")),
             PlainPermission.parse(_text(value, "defaultGroupPerm")),
             _listed(value, "topicPerms", PlainPermission.parse),

@@ -25,6 +25,7 @@ from typing import NoReturn
 
 from firetrail.errors import FormatError
 from firetrail.format.values.integers import INT32_MAX, INT32_MIN, INT64_MAX, INT64_MIN, number_in
+from firetrail.format.values.truths import is_true
 
 Value = str | int | float | bool | None
 Evaluate = Callable[[Mapping[str, str]], Value]
@@ -283,7 +284,7 @@ def _truth(value: Value) -> bool | None:
 def _as_truth(value: str | int | float | bool) -> bool | None:
     """Return a value to compare with a truth value: a property has one as text."""
     if isinstance(value, str):
-        return value.lower() == "true"
+        return is_true(value)
     return value if isinstance(value, bool) else None
 
 

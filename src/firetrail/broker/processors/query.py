@@ -3,6 +3,7 @@
 from firetrail.access.implied_permissions import GET, SUB, no_record, require_record
 from firetrail.broker.broker_state import BrokerState
 from firetrail.errors import RequestError
+from firetrail.format.values.truths import is_true
 from firetrail.remoting.connections.connection import Connection
 from firetrail.remoting.connections.handlers import Handler, WaitingHandler
 from firetrail.remoting.messages.headers import (
@@ -42,7 +43,7 @@ class QueryProcessor:
     def _by_key(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
         header = QueryMessageHeader.decode(request.fields)
         self._topics.require(header.topic)
-        unique = request.fields.get(UNIQUE_KEY_QUERY) == "true"
+        unique = is_true(request.fields.get(UNIQUE_KEY_QUERY))
         count = None if unique else max(header.max_num, 1)
         found = self._store.reads.query_buffers(
             header.topic, header.key, header.begin_timestamp, header.end_timestamp, count

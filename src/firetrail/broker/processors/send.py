@@ -46,6 +46,7 @@ from firetrail.format.properties import (
 )
 from firetrail.format.values.hosts import Host, parse_host
 from firetrail.format.values.ids import encode_message_id
+from firetrail.format.values.truths import truth_text
 from firetrail.remoting.connections.connection import Connection
 from firetrail.remoting.connections.handlers import Answer, Handler, LaterAnswer
 from firetrail.remoting.messages.bodies import TopicConfig
@@ -87,7 +88,7 @@ class SendProcessor:
         self._pending_registration = pending_registration
         self._type_conflicts = TypeConflicts(state.system.clock.monotonic)
         config = state.config
-        self._trace = {MSG_REGION: config.region, TRACE_ON: str(config.trace_on).lower()}
+        self._trace = {MSG_REGION: config.region, TRACE_ON: truth_text(config.trace_on)}
         self._added = join_properties({**self._trace, CLUSTER: config.cluster})
         self._id_start = encode_message_id(state.store.config.store_host, 0)[:-_OFFSET_DIGITS]
         self.handlers: dict[int, Handler] = {

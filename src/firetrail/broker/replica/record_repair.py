@@ -11,10 +11,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection
-from contextlib import suppress
 
 from firetrail.errors import DivergedError, FiretrailError, ProtocolError
 from firetrail.pace.limited_log import LimitedLog
+from firetrail.pace.periodic import repeat, woken
 from firetrail.remoting.connections.remoting_client import RemotingClient
 from firetrail.remoting.messages.replica_headers import LogRecordsHeader
 from firetrail.remoting.wire.codes import RequestCode
@@ -74,7 +74,9 @@ class RecordRepair:
                 loop.call_soon_threadsafe(self._is_due.set)
 
         self._ledger.on_found = found
-        self._task = loop.create_task(self._run())
+        self._task = loop.create_task(
+            repeat(self._step, "damaged records cannot be repaired; will retry", _log)
+        )
 
     async def stop(self) -> None:
         """End the repairs; consumers skip damaged messages from now on."""
@@ -84,17 +86,11 @@ class RecordRepair:
             await asyncio.gather(self._task, return_exceptions=True)
         await self._client.close()
 
-    async def _run(self) -> None:
-        while True:
-            try:
-                await self.round()
-            except Exception:
-                _log.exception("damaged records cannot be repaired; will retry")
-            is_awaited = any(not place.is_given_up for place in self._ledger)
-            with suppress(TimeoutError):
-                async with asyncio.timeout(RETRY_S if is_awaited else CALM_S):
-                    await self._is_due.wait()
-            self._is_due.clear()
+    async def _step(self) -> float:
+        await self.round()
+        is_awaited = any(not place.is_given_up for place in self._ledger)
+        await woken(self._is_due, RETRY_S if is_awaited else CALM_S)
+        return 0.0
 
     async def round(self) -> None:
         """Try to repair all known damage once."""

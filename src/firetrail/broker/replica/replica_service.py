@@ -3,7 +3,6 @@
 import asyncio
 import logging
 from collections.abc import Callable
-from contextlib import suppress
 
 from firetrail.broker.broker_parts import Environment, Parts
 from firetrail.broker.config import BrokerConfig
@@ -11,6 +10,7 @@ from firetrail.broker.replica.slave_synchronize import SlaveSynchronize
 from firetrail.broker.replica.user_synchronize import UserSynchronize
 from firetrail.broker.services.registered_masters import RegisteredMaster
 from firetrail.broker.state.slave_mark import full_name
+from firetrail.pace.periodic import repeat, woken
 from firetrail.pace.reminders import Reminders
 from firetrail.remoting.connections.access import Access
 from firetrail.remoting.connections.remoting_client import RemotingClient
@@ -111,7 +111,9 @@ class ReplicaService:
         self._registration.masters.on_change = self._found
         self.follower.start()
         self.follower.follow(self.master)
-        self._task = asyncio.get_running_loop().create_task(self._run())
+        self._task = asyncio.get_running_loop().create_task(
+            repeat(self._step, "the tables of the master cannot be followed now; will retry", _log)
+        )
 
     async def stop(self) -> None:
         """Leave the master."""
@@ -188,20 +190,17 @@ class ReplicaService:
         else:
             await self._registration.release()
 
-    async def _run(self) -> None:
-        while True:
-            self._is_due.clear()
-            master = self.master
-            if self.follower.status.state is FollowerState.CHECKING:
-                await asyncio.sleep(SETTLING_S)
-                continue
-            if master is not None and self.is_checked:
-                await self._copy_tables(master.broker)
-            with suppress(TimeoutError):
-                async with asyncio.timeout(self._live.current.sync_interval_ms / 1000):
-                    await self._is_due.wait()
-            is_settled = self._live.current.master_address or self.is_checked
-            self._registration.look_for_master(ask=not is_settled)
+    async def _step(self) -> float:
+        self._is_due.clear()
+        master = self.master
+        if self.follower.status.state is FollowerState.CHECKING:
+            return SETTLING_S
+        if master is not None and self.is_checked:
+            await self._copy_tables(master.broker)
+        await woken(self._is_due, self._live.current.sync_interval_ms / 1000)
+        is_settled = self._live.current.master_address or self.is_checked
+        self._registration.look_for_master(ask=not is_settled)
+        return 0.0
 
     async def _copy_tables(self, master: str) -> None:
         try:

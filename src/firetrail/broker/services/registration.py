@@ -10,7 +10,7 @@ from firetrail.broker.services.registered_masters import RegisteredMaster, Regis
 from firetrail.broker.services.route_info import TopicRouteInfoManager
 from firetrail.errors import FiretrailError
 from firetrail.namesrv.server import NameServer
-from firetrail.pace.periodic import repeat
+from firetrail.pace.periodic import repeat, woken
 from firetrail.remoting.connections.access import Access
 from firetrail.remoting.connections.remoting_client import REQUEST_S, RemotingClient
 from firetrail.remoting.messages.bodies import (
@@ -255,13 +255,7 @@ class RegistrationService:
     async def _round(self) -> float:
         """Wait until a registration is due, and send it; return how long to rest after it."""
         now = asyncio.get_running_loop().time
-        try:
-            async with asyncio.timeout(min(max(self._due - now(), 0), RETRY_S)):
-                await self._has_changes.wait()
-        except TimeoutError:
-            pass
-        changed = self._has_changes.is_set()
-        self._has_changes.clear()
+        changed = await woken(self._has_changes, min(max(self._due - now(), 0), RETRY_S))
         if changed or now() >= self._due:
             self._due = self._next_due()
             took = await self._register_all()

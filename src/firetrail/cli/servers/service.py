@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from firetrail.cli.servers import log_output
 from firetrail.cli.servers.service_manager import ServiceManager
 from firetrail.errors import FiretrailError
+from firetrail.pace.periodic import repeat
 
 _log = logging.getLogger(__name__)
 
@@ -68,16 +69,17 @@ class Service:
         if time_limit is None:
             yield
             return
-        watching = asyncio.ensure_future(self._watch(time_limit / 2))
+
+        def report() -> float:
+            self._manager.alive()
+            return time_limit / 2
+
+        trouble = "the service manager cannot be told that the server runs; will retry"
+        watching = asyncio.ensure_future(repeat(report, trouble, _log))
         try:
             yield
         finally:
             watching.cancel()
-
-    async def _watch(self, pause_s: float) -> None:
-        while True:
-            self._manager.alive()
-            await asyncio.sleep(pause_s)
 
     async def _read_again(self) -> None:
         self._manager.reloading()

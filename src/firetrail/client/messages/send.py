@@ -40,6 +40,7 @@ from firetrail.format.properties import (
 from firetrail.format.values.arguments import instance, number, several
 from firetrail.format.values.ids import encode_unique_id
 from firetrail.format.values.integers import INT32_MAX, INT32_MIN
+from firetrail.format.values.truths import truth_text
 from firetrail.remoting.messages.bodies import MessageQueue
 from firetrail.remoting.messages.headers import SendHeaderV2, SendResponse
 from firetrail.remoting.wire.codes import UNCONFIRMED_CODES, Language, RequestCode, ResponseCode
@@ -324,7 +325,7 @@ def _properties(message: Message, ids: Iterator[str]) -> tuple[bytes, str]:
         message_id = next(ids)
         raw += encode_properties({UNIQ_KEY: message_id})
     if get_property(raw, WAIT) is None:
-        raw += encode_properties({WAIT: "true" if message.wait_for_flush else "false"})
+        raw += encode_properties({WAIT: truth_text(message.wait_for_flush)})
     return raw, message_id
 
 

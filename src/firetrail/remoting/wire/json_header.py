@@ -18,6 +18,7 @@ from typing import Any
 
 from firetrail.errors import ProtocolError
 from firetrail.format.values.integers import number_in
+from firetrail.format.values.truths import truth_text
 from firetrail.remoting.wire.codes import Language, Serialize
 from firetrail.remoting.wire.command import RemotingCommand
 
@@ -131,7 +132,7 @@ def _language(value: object) -> int:
 
 def _text(name: str, value: object) -> str:
     if isinstance(value, bool):
-        return "true" if value else "false"
+        return truth_text(value)
     if isinstance(value, int | float):
         return repr(value)
     raise ProtocolError(f"the field {name:.50} is a {type(value).__name__}, not text")

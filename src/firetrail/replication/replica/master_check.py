@@ -31,6 +31,7 @@ from firetrail.errors import (
 )
 from firetrail.format.files.java_properties import parse_properties
 from firetrail.format.layout import MAGIC_BLANK
+from firetrail.format.values.truths import is_true
 from firetrail.remoting.connections.access import ACCESS_KEY, SECRET_KEY_FILE
 from firetrail.remoting.connections.remoting_client import REQUEST_S, RemotingClient, split_address
 from firetrail.remoting.messages.bodies import ClusterInfo, KVTable
@@ -195,7 +196,7 @@ class Master:
             self.address.ha or self._ha_address(settings),
             settings.get("brokerClusterName", ""),
             settings.get("brokerName", ""),
-            settings.get("enableControllerMode", "").lower() == "true",
+            is_true(settings.get("enableControllerMode")),
             role,
             FIRETRAIL_KEY in settings,
         )

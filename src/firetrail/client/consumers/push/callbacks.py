@@ -7,6 +7,7 @@ from firetrail.client.consumers.push.process_queue import ProcessQueue
 from firetrail.client.messages.received_message import Received
 from firetrail.errors import ProtocolError, RequestError
 from firetrail.format.record import decode_received
+from firetrail.format.values.truths import truth_text
 from firetrail.remoting.connections.connection import Connection
 from firetrail.remoting.connections.handlers import Handler
 from firetrail.remoting.messages.admin.admin_bodies import (
@@ -82,7 +83,7 @@ class CallbackHandlers:
             {
                 "PROP_CLIENT_VERSION": "Firetrail",
                 "PROP_CONSUMER_START_TIMESTAMP": str(self._consumer.opened_ms),
-                "PROP_CONSUME_ORDERLY": str(self._consumer.in_order).lower(),
+                "PROP_CONSUME_ORDERLY": truth_text(self._consumer.in_order),
                 "PROP_CONSUME_TYPE": ConsumeType.PASSIVELY,
             },
             list(self._consumer.wanted.values()),

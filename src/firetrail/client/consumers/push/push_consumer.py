@@ -31,6 +31,7 @@ from firetrail.errors import FiretrailError
 from firetrail.format.names import RETRY_PREFIX
 from firetrail.format.values.arguments import function, mapping, number, truth
 from firetrail.format.values.integers import INT32_MAX
+from firetrail.pace.periodic import woken
 from firetrail.remoting.connections.access import Access
 from firetrail.remoting.messages.bodies import (
     ConsumeFromWhere,
@@ -206,12 +207,7 @@ class PushConsumer(ClusterClient):
 
     async def _rebalance_on_change(self) -> None:
         while True:
-            try:
-                async with asyncio.timeout(TOPIC_POLL_S if self._topics.missing else REBALANCE_S):
-                    await self._changed.wait()
-            except TimeoutError:
-                pass
-            self._changed.clear()
+            await woken(self._changed, TOPIC_POLL_S if self._topics.missing else REBALANCE_S)
             try:
                 await self._rebalance()
             except Exception as error:
