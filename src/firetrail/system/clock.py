@@ -21,9 +21,5 @@ class Clock:
         return time.clock_gettime(time.CLOCK_BOOTTIME)
 
     def sleep_ms(self, pause_ms: int) -> None:
-        """Wait.
-
-        Args:
-            pause_ms: The time, in milliseconds.
-        """
+        """Wait."""
         time.sleep(pause_ms / 1000)

@@ -33,9 +33,6 @@ def audit_details(request: RemotingCommand) -> dict[str, Any]:
     """Return the subject of a request.
 
     The body of a request whose sender was not authenticated is not decoded.
-
-    Args:
-        request: The request.
     """
     row = REQUESTS.get(request.code)
     details: dict[str, Any] = {

@@ -281,11 +281,7 @@ class AuditTrail:
         return events
 
     def _write(self, events: list[dict[str, Any]]) -> None:
-        """Write events. A failure is logged, and the number of events that it cost written later.
-
-        Args:
-            events: The events.
-        """
+        """Write events; log a failure, and write the number of events that it cost later."""
         with self._news:
             lost, self._lost = self._lost, 0
         if lost:

@@ -26,9 +26,6 @@ _NULLS = ("~", "null")
 def load_yaml(content: bytes) -> Any:
     """Return the value in a file: dicts, lists and text; None if there is none.
 
-    Args:
-        content: The file.
-
     Raises:
         FormatError: It is not such a file. The message shows none of its values.
         ConfigError: PyYAML is not installed.

@@ -20,9 +20,6 @@ from firetrail.system import SYSTEM
 def held(member: LocalMember) -> Iterator[None]:
     """Keep a member from being started.
 
-    Args:
-        member: The member.
-
     Raises:
         FiretrailError: Another process replaces the member.
         OSError: The file cannot be written.
@@ -41,11 +38,7 @@ def held(member: LocalMember) -> Iterator[None]:
 
 
 def may_start(member: LocalMember) -> bool:
-    """Return whether a member may be started; finish a replacement that was killed.
-
-    Args:
-        member: The member.
-    """
+    """Return whether a member may be started; finish a replacement that was killed."""
     if not member.held.exists():
         return True
     if member.replacer is not None:

@@ -60,11 +60,7 @@ class LocalMember:
     """One member of a cluster on this machine."""
 
     def __init__(self, folder: Path) -> None:
-        """Refer to a member.
-
-        Args:
-            folder: Its folder.
-        """
+        """Refer to a member."""
         self.folder = folder
         self.conf, self.store, self.log = folder / CONF, folder / STORE, folder / LOG
         self.held = folder / HELD
@@ -119,9 +115,6 @@ class LocalMember:
 
         Another cluster may use the same ports. The store is closed for a moment during a change of
         the role, so its process decides only if the member has never been in a group.
-
-        Args:
-            status: The answer.
         """
         told = status.group.seen.group if status.group and status.group.seen else ""
         memory = MemberFile(SYSTEM, self.store).memory if self.store.is_dir() else NOTHING_SEEN

@@ -189,11 +189,7 @@ def is_disk_full(group: GroupReport) -> bool:
 
 
 def state_of(status: ReplicaStatus) -> tuple[MemberState, str]:
-    """Return the state of a broker, and the reason.
-
-    Args:
-        status: Its answer.
-    """
+    """Return the state of a broker, and the reason."""
     if status.hand_over is not None:
         return MemberState.UNFINISHED, status.hand_over.remark
     if status.step:

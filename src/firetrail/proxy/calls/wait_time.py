@@ -98,10 +98,6 @@ def subscription_of(
 def filter_of(topic: str, expression: FilterExpression) -> SubscriptionData:
     """Return the filter of a receive or pull as a subscription, which may be a cached one.
 
-    Args:
-        topic: The topic.
-        expression: The filter.
-
     Raises:
         ProxyError: The expression is invalid.
     """

@@ -38,11 +38,7 @@ class HAPort:
     """
 
     def __init__(self, system: System) -> None:
-        """Prepare; :meth:`open` begins.
-
-        Args:
-            system: Clock and threads.
-        """
+        """Prepare; :meth:`open` begins."""
         self.port = 0
         self.on_connected: OnConnected | None = None
         self._limited_log = LimitedLog(_log, system.clock.monotonic)

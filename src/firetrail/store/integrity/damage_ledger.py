@@ -48,12 +48,7 @@ class DamageLedger:
     """
 
     def __init__(self, config: Live[StoreConfig], system: System) -> None:
-        """Initialize.
-
-        Args:
-            config: The settings in force.
-            system: The clock, and locks.
-        """
+        """Initialize."""
         self._live = config
         self._clock = system.clock
         self._guard = system.threads.lock()

@@ -217,11 +217,7 @@ class Writer:
         return self._gate.refusal or self._dispatcher.starved or self._gate.fence.refusal
 
     def put(self, message: Message) -> PutResult:
-        """Store a message, and wait until it is safe.
-
-        Args:
-            message: The message.
-        """
+        """Store a message, and wait until it is safe."""
         if not (self._sync or self._acks.are_needed):
             return self._append(message)
         started = self._now()
@@ -231,11 +227,7 @@ class Writer:
         return result
 
     def put_batch(self, batch: Batch) -> PutResult:
-        """Store a batch, and wait until it is safe.
-
-        Args:
-            batch: The batch.
-        """
+        """Store a batch, and wait until it is safe."""
         started = self._now()
         result = self._append_batch(batch)
         if (self._sync or self._acks.are_needed) and result.ok and batch.wait_for_flush:
