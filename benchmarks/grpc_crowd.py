@@ -16,11 +16,11 @@ from typing import cast
 
 from benchmarks.grpc_servers import CROWD_TOPIC as TOPIC
 from benchmarks.servers import memory
-from firetrail.proxy.calls.service import SERVICE
+from firetrail.proxy.calls.messaging_service import SERVICE
 from firetrail.proxy.calls.wait_time import POLL_MIN_S
 from firetrail.proxy.http2.codes import ACK, END_HEADERS, END_STREAM, HEAD_SIZE, PREFACE, FrameType
 from firetrail.proxy.http2.frames import SETTINGS_ACK, frame_head, ping, read_head
-from firetrail.proxy.http2.headers import encode_block
+from firetrail.proxy.http2.response_headers import encode_block
 from firetrail.proxy.schema.messages import (
     ClientType,
     Code,

@@ -39,10 +39,10 @@ with atheris.instrument_imports(include=["firetrail"]):
     from firetrail.format.files.java_properties import parse_properties
     from firetrail.format.properties import decode_properties
     from firetrail.proxy.http2.codes import PREFACE
-    from firetrail.proxy.http2.connection import Http2Connection
-    from firetrail.proxy.http2.headers import encode_block
+    from firetrail.proxy.http2.http2_connection import Http2Connection
+    from firetrail.proxy.http2.http2_stream import Http2Stream
     from firetrail.proxy.http2.limits import Http2Limits
-    from firetrail.proxy.http2.stream import Http2Stream
+    from firetrail.proxy.http2.response_headers import encode_block
     from firetrail.proxy.kernels.request_head import RequestHead
     from firetrail.proxy.transport.codec import MessageReader, frame_message
     from firetrail.remoting.messages import bodies, headers

@@ -14,7 +14,7 @@ from typing import Any
 
 import grpc
 from interop.stock import WAIT_S
-from tests.proxy.calls import test_send
+from tests.proxy.calls import test_send_calls
 from tests.proxy.calls.consumption import test_receipt_calls, test_receive
 from tests.proxy.fakes import METADATA
 from tests.proxy.services import (
@@ -29,7 +29,7 @@ from tests.proxy.services import (
 )
 
 from firetrail.client import Admin, Permission
-from firetrail.proxy.calls.service import SERVICE
+from firetrail.proxy.calls.messaging_service import SERVICE
 from firetrail.proxy.schema import messages
 from firetrail.proxy.schema.messages import (
     ClientType,
@@ -53,7 +53,7 @@ async def create_topics(namesrv: str) -> None:
     async with Admin(namesrv) as admin:
         for name in ("T", f"%RETRY%{GROUP}"):
             await admin.create_topic(name, 4)
-        for name, kind in test_send.TYPED.items():
+        for name, kind in test_send_calls.TYPED.items():
             await admin.create_topic(name, 4, attributes=f"+message.type={kind}")
         await admin.create_topic("R", 4, perm=Permission.READ)
         await admin.create_topic("W", 4, perm=Permission.WRITE)
@@ -134,10 +134,10 @@ def connected(address: str) -> Iterator[Service]:
 
 
 def send_answers(service: Service) -> Answers:
-    """Return the answers to the rows of ``tests/proxy/calls/test_send.py``."""
+    """Return the answers to the rows of ``tests/proxy/calls/test_send_calls.py``."""
     return {
         name: service.answer("SendMessage", SendMessageRequest(messages=sent)).partition(",")[0]
-        for name, sent, _ in test_send.ROWS
+        for name, sent, _ in test_send_calls.ROWS
     }
 
 

@@ -27,14 +27,14 @@ from interop.grpc_answers import (
 from interop.grpc_servers import serving
 from interop.servers import Servers
 from interop.stock import registered
-from tests.proxy.calls import test_send
+from tests.proxy.calls import test_send_calls
 from tests.proxy.calls.consumption import test_receipt_calls, test_receive
 
 PAGE = Path(__file__).parents[1] / "docs" / "compatibility.md"
 BROKER = "broker-a"
 EXPECTED: Mapping[str, Answers] = {
     "receive": {name: answer for name, _, answer in test_receive.ROWS},
-    "send": {name: answer for name, _, answer in test_send.ROWS},
+    "send": {name: answer for name, _, answer in test_send_calls.ROWS},
     "receipts": expected_receipts(),
 }
 """What Firetrail answers, as in its own tests."""

@@ -16,9 +16,9 @@ from typing import cast
 
 from interop.stock import WAIT_S, client_environment, needs, output
 
-from firetrail.proxy.http2.connection import Http2Connection
+from firetrail.proxy.http2.http2_connection import Http2Connection
+from firetrail.proxy.http2.http2_stream import Http2Stream
 from firetrail.proxy.http2.limits import Http2Limits
-from firetrail.proxy.http2.stream import Http2Stream
 from firetrail.proxy.kernels.request_head import RequestHead
 
 NEEDS_JAVA = False

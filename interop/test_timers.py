@@ -18,7 +18,7 @@ from tests.broker.pops import ack
 from tests.crash.files_check import readable
 
 from firetrail.format.files.timer import TIMER_TOPIC
-from firetrail.format.recall import decode_handle
+from firetrail.format.recall_handle import decode_handle
 from firetrail.remoting.wire.codes import RequestCode
 
 CLIENT = Path(__file__).parent / "java" / "clients" / "TimerClient.java"

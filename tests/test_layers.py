@@ -80,7 +80,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "replication": ("replica", "learner", "group", "ha", "log"),
     "proxy": (
         *("proxy", "calls", "upstream", "conversion", "transport"),
-        *("http2.connection", "kernels", "http2", "schema", "config", "grpc_extra"),
+        *("http2.http2_connection", "kernels", "http2", "schema", "config", "grpc_extra"),
     ),
     "cli": (
         *(

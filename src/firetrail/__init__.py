@@ -18,7 +18,7 @@ from firetrail.format.layout import TRANSACTION_COMMIT, TRANSACTION_PREPARED, TR
 from firetrail.format.record import Record
 from firetrail.format.values.delay import DelayLevels
 from firetrail.format.values.hosts import Host
-from firetrail.store.admission.draft import Batch
+from firetrail.store.admission.drafter import Batch
 from firetrail.store.dispatch.derivation import Arrival
 from firetrail.store.inspect.view import StoreView
 from firetrail.store.reads.reader import Boundary

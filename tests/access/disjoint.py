@@ -19,7 +19,7 @@ from tests.proxy.fakes import FakeCall, FakeStream, as_read
 
 from firetrail.broker.broker import Broker
 from firetrail.proxy.calls.grpc_guard import GrpcGuard
-from firetrail.proxy.calls.service import SERVICE, MessagingService
+from firetrail.proxy.calls.messaging_service import SERVICE, MessagingService
 from firetrail.proxy.schema.messages import Settings, TelemetryCommand
 from firetrail.proxy.upstream.embedded import EmbeddedBroker
 from firetrail.proxy.upstream.interface import RegisteringBrokers, resolved

@@ -15,7 +15,7 @@ from tests.proxy.services import (
     receive_request,
 )
 
-from firetrail.format.recall import decode_handle
+from firetrail.format.recall_handle import decode_handle
 from firetrail.proxy.schema import messages
 from firetrail.proxy.schema.messages import Broker as BrokerResource
 from firetrail.proxy.schema.messages import (

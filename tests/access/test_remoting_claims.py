@@ -13,7 +13,7 @@ from firetrail.broker.state.topic_table import HALF_TOPIC
 from firetrail.format.batch import BatchItem, encode_batch
 from firetrail.format.files.timer import TIMER_TOPIC
 from firetrail.format.properties import encode_properties
-from firetrail.format.recall import decode_handle
+from firetrail.format.recall_handle import decode_handle
 from firetrail.format.values.ids import decode_message_id
 from firetrail.proxy.schema.messages import QueryRouteRequest, Resource
 from firetrail.remoting.connections.connection import Connection

@@ -14,8 +14,8 @@ from firetrail.format.files.index import entry_at, slot_at
 from firetrail.format.kernels.single import KeyQuestion
 from firetrail.format.layout import UNIT
 from firetrail.format.names import INVENTORY, WATERMARK
-from firetrail.store.inspect.gaps import key_gaps, queue_gaps
 from firetrail.store.inspect.view import StoreView
+from firetrail.store.inspect.zeroed_pages import key_gaps, queue_gaps
 from firetrail.store.problems import ProblemKind
 
 PAGE = 4096

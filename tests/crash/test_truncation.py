@@ -16,8 +16,8 @@ from tests.store.checks import checked
 from firetrail import FiretrailError, Store
 from firetrail.storage.segment_queue import SegmentQueue
 from firetrail.store.evidence.dropped_records import DroppedRecords, set_aside
-from firetrail.store.log.files import ViewLog
 from firetrail.store.log.good_records import good_records
+from firetrail.store.log.view_log import ViewLog
 from firetrail.store.repair import truncation
 from firetrail.store.repair.truncation import LogCut, truncate_store
 from firetrail.store.root.folder import AbortFile

@@ -15,11 +15,11 @@ from firetrail.proxy.calls.consumption.pop_requests import PopRequests
 from firetrail.proxy.calls.consumption.receipt_calls import ReceiptCalls
 from firetrail.proxy.calls.consumption.receive import ReceiveCalls
 from firetrail.proxy.calls.consumption.renewal import Renewals
-from firetrail.proxy.calls.offsets import OffsetCalls
-from firetrail.proxy.calls.send import SendCalls
-from firetrail.proxy.calls.service import DELAY_MAX_MS
+from firetrail.proxy.calls.messaging_service import DELAY_MAX_MS
+from firetrail.proxy.calls.offset_calls import OffsetCalls
+from firetrail.proxy.calls.send_calls import SendCalls
 from firetrail.proxy.calls.status_codes import status_of
-from firetrail.proxy.calls.transactions import KnownTransactions, TransactionCalls
+from firetrail.proxy.calls.transaction_calls import KnownTransactions, TransactionCalls
 from firetrail.proxy.schema.messages import (
     AckMessageEntry,
     AckMessageRequest,

@@ -13,7 +13,7 @@ from tests.proxy.fakes import FakeCall
 
 from firetrail.broker.broker import Broker
 from firetrail.proxy.calls import wait_time
-from firetrail.proxy.calls.service import SERVICE, MessagingService
+from firetrail.proxy.calls.messaging_service import SERVICE, MessagingService
 from firetrail.proxy.schema import messages
 from firetrail.proxy.schema.messages import Code
 from firetrail.proxy.transport.call import StreamMethod

@@ -17,7 +17,7 @@ from firetrail.broker.broker import Broker
 from firetrail.broker.config import BrokerConfig
 from firetrail.errors import AddressInUseError, ConfigError
 from firetrail.format.kernels.draft import Message as StoredMessage
-from firetrail.proxy.calls.service import SERVICE
+from firetrail.proxy.calls.messaging_service import SERVICE
 from firetrail.proxy.config import ProxyConfig
 from firetrail.proxy.proxy import Proxy
 from firetrail.proxy.schema.messages import Broker as BrokerResource

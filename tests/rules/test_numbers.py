@@ -21,7 +21,7 @@ from firetrail.errors import FiretrailError
 from firetrail.format.kernels.properties import join_properties
 from firetrail.format.light import numbered_queues
 from firetrail.format.message_types import queue_of_priority
-from firetrail.format.recall import decode_handle
+from firetrail.format.recall_handle import decode_handle
 from firetrail.format.values.delay import level_in
 from firetrail.format.values.hosts import parse_host
 from firetrail.format.values.integers import INT32_MAX, INT32_MIN, INT64_MAX, INT64_MIN

@@ -225,7 +225,7 @@ async def test_a_message_over_grpc() -> None:
         for number, text in enumerate(TEXTS):
             properties = parsed(text)
             if not RESERVED.isdisjoint(properties) or "\x01" in "".join(properties.values()):
-                continue  # refused, see tests/proxy/calls/test_send.py
+                continue  # refused, see tests/proxy/calls/test_send_calls.py
             key = f"m{number}"
             answer = await service.send(message(message_id=key, properties=properties))
             assert answer.status.code == 20000, (text, answer.status.message)

@@ -20,8 +20,8 @@ from firetrail.format.properties import (
     encode_properties,
 )
 from firetrail.format.values.delay import DEFAULT_DELAY_LEVELS, DelayLevels
-from firetrail.store.admission import draft as putting
-from firetrail.store.admission.draft import Batch
+from firetrail.store.admission import drafter as putting
+from firetrail.store.admission.drafter import Batch
 from firetrail.store.inspect.fsck.check import check_store
 from firetrail.store.inspect.fsck.report import CheckReport
 from firetrail.store.inspect.view import StoreView

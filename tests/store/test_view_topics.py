@@ -10,7 +10,7 @@ from tests.stores import GOLDEN, NAMES, records, truncate
 from firetrail import Message, Store
 from firetrail.format import columns as col
 from firetrail.format.files.unit import UNIT_SIZE
-from firetrail.store.inspect.tail import read_tail
+from firetrail.store.inspect.log_tail import read_tail
 from firetrail.store.inspect.view import StoreState, StoreView
 from firetrail.store.log.walk import RecordBatch
 from firetrail.store.problems import ProblemKind

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
-from firetrail.access.settings import AccessSettings
+from firetrail.access.access_settings import AccessSettings
 from firetrail.broker.config_groups import (
     ADDRESS,
     ADDRESSES,

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Self
 
+from firetrail.access.access_settings import INIT_USER, checked_policy
 from firetrail.access.guard import AccessPolicy
-from firetrail.access.settings import INIT_USER, checked_policy
 from firetrail.auth.credentials import Credentials
 from firetrail.errors import ConfigError
 from firetrail.format.files.java_properties import Entry

@@ -9,7 +9,7 @@ from pathlib import Path
 from firetrail.access.file_access import FileAccess
 from firetrail.access.guard import Guard
 from firetrail.access.user_limits import user_limits
-from firetrail.namesrv.admin import AdminProcessor
+from firetrail.namesrv.admin_processor import AdminProcessor
 from firetrail.namesrv.config import SETTINGS, NameServerConfig
 from firetrail.namesrv.kv import KVConfig
 from firetrail.namesrv.route_requests import RouteProcessor

@@ -7,7 +7,7 @@ from firetrail.access.guard import Guard
 from firetrail.broker.broker import Broker
 from firetrail.broker.ports import reachable
 from firetrail.proxy.calls.grpc_guard import GrpcGuard
-from firetrail.proxy.calls.service import DELAY_MAX_MS, MessagingService
+from firetrail.proxy.calls.messaging_service import DELAY_MAX_MS, MessagingService
 from firetrail.proxy.transport.grpc_limits import GrpcLimits, grpc_limits
 from firetrail.proxy.transport.grpc_server import GrpcServer
 from firetrail.proxy.upstream.embedded import EmbeddedBroker

@@ -27,7 +27,7 @@ from firetrail.format.record import move_record
 from firetrail.format.values.hosts import encode_host
 from firetrail.storage.segment import Segment
 from firetrail.storage.segment_queue import SegmentQueue
-from firetrail.store.admission.draft import without_crcs
+from firetrail.store.admission.drafter import without_crcs
 from firetrail.store.bulk_journal import Commit, Journal, Ticket
 from firetrail.store.inspect.view import StoreState, StoreView
 from firetrail.store.log.good_records import GoodRecord, good_records

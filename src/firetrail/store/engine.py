@@ -56,7 +56,7 @@ from firetrail.errors import (
 from firetrail.format.files.index import IndexGeometry
 from firetrail.format.names import COMMIT_LOG, INDEX
 from firetrail.settings.settings_table import Live
-from firetrail.store.admission.draft import Drafter
+from firetrail.store.admission.drafter import Drafter
 from firetrail.store.admission.gate import Closure, Gate
 from firetrail.store.dispatch.arrivals import Arrivals
 from firetrail.store.dispatch.derivation import DerivePolicy, Deriver

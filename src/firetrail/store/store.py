@@ -18,7 +18,7 @@ from firetrail.format.light import LIGHT_PREFIX
 from firetrail.format.record import Record
 from firetrail.format.values.arguments import function, instance, number, seconds, truth
 from firetrail.format.values.integers import whole
-from firetrail.store.admission.draft import Batch
+from firetrail.store.admission.drafter import Batch
 from firetrail.store.dispatch.catch_ups import CATCH_UP_S
 from firetrail.store.dispatch.derivation import Arrival
 from firetrail.store.engine import Engine

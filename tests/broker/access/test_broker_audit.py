@@ -10,7 +10,7 @@ from tests.broker.secured import Secured, secured
 
 from firetrail.access.implied_permissions import NOT_YOURS
 from firetrail.remoting.wire.codes import RequestCode
-from firetrail.store.inspect.foreign import foreign_names
+from firetrail.store.inspect.foreign_files import foreign_names
 from firetrail.system import SYSTEM
 
 

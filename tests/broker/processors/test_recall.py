@@ -11,7 +11,7 @@ from firetrail.broker.config import BrokerConfig
 from firetrail.broker.timer.due_slot import delete_keys
 from firetrail.format.kernels.draft import Message
 from firetrail.format.properties import decode_properties
-from firetrail.format.recall import RecallHandle, decode_handle
+from firetrail.format.recall_handle import RecallHandle, decode_handle
 from firetrail.remoting.wire.codes import RequestCode, ResponseCode
 from firetrail.remoting.wire.command import RemotingCommand
 from firetrail.store.admission.gate import Closure

@@ -10,7 +10,7 @@ from firetrail.broker.config import BrokerConfig
 from firetrail.errors import RequestError
 from firetrail.format.kernels.draft import Message
 from firetrail.format.properties import decode_properties
-from firetrail.format.recall import RecallHandle, decode_handle
+from firetrail.format.recall_handle import RecallHandle, decode_handle
 from firetrail.remoting.wire.codes import ResponseCode
 
 NOW = START_S * 1000 + 300

@@ -12,7 +12,7 @@ from tests.helpers import PATIENCE_S
 
 from firetrail.cli.clusters import send as send_command
 from firetrail.cli.output import human_time
-from firetrail.format.recall import decode_handle
+from firetrail.format.recall_handle import decode_handle
 from firetrail.system import SYSTEM
 
 

@@ -22,7 +22,7 @@ from firetrail.client import (
 )
 from firetrail.client.producers.delivery_time import delivery_ms
 from firetrail.format.properties import decode_properties
-from firetrail.format.recall import RecallHandle
+from firetrail.format.recall_handle import RecallHandle
 from firetrail.namesrv import NameServerConfig
 from firetrail.namesrv.server import NameServer
 from firetrail.remoting.connections.connection import Connection

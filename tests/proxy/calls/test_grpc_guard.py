@@ -27,7 +27,7 @@ from firetrail.broker.broker import Broker
 from firetrail.errors import ProxyError
 from firetrail.format.kernels.draft import Message
 from firetrail.proxy.calls.grpc_guard import CALL_NEEDS, GrpcGuard
-from firetrail.proxy.calls.service import SERVICE, MessagingService
+from firetrail.proxy.calls.messaging_service import SERVICE, MessagingService
 from firetrail.proxy.proxy import Proxy
 from firetrail.proxy.schema import messages
 from firetrail.proxy.schema.messages import (

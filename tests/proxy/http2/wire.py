@@ -12,11 +12,11 @@ from firetrail.proxy.http2.codes import (
     FrameType,
     Http2Error,
 )
-from firetrail.proxy.http2.connection import Http2Connection
 from firetrail.proxy.http2.frames import frame_head, read_head
-from firetrail.proxy.http2.headers import encode_block
+from firetrail.proxy.http2.http2_connection import Http2Connection
+from firetrail.proxy.http2.http2_stream import Http2Stream
 from firetrail.proxy.http2.limits import Http2Limits
-from firetrail.proxy.http2.stream import Http2Stream
+from firetrail.proxy.http2.response_headers import encode_block
 from firetrail.proxy.kernels.request_head import RequestHead
 
 REQUEST = (

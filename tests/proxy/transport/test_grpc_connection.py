@@ -24,8 +24,8 @@ from firetrail.proxy.http2.codes import (
     SettingId,
 )
 from firetrail.proxy.http2.frames import read_head
-from firetrail.proxy.http2.headers import encode_block
 from firetrail.proxy.http2.limits import Http2Limits
+from firetrail.proxy.http2.response_headers import encode_block
 from firetrail.proxy.kernels.block_decoder import BlockDecoder
 from firetrail.proxy.transport.call import StatusCode
 from firetrail.proxy.transport.codec import frame_message

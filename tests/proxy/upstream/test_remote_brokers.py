@@ -21,7 +21,7 @@ from firetrail.broker.broker import Broker
 from firetrail.broker.config import BrokerConfig
 from firetrail.errors import NotReachedError, ProxyError
 from firetrail.proxy.calls.grpc_guard import GrpcGuard
-from firetrail.proxy.calls.service import SERVICE, MessagingService
+from firetrail.proxy.calls.messaging_service import SERVICE, MessagingService
 from firetrail.proxy.schema.messages import (
     AckMessageEntry,
     AckMessageRequest,

@@ -9,7 +9,7 @@ from tests.helpers import PATIENCE_S, ManualClock
 
 from firetrail import FlushMode, Message, PutStatus
 from firetrail.errors import NotReplicatedError, StoreReadOnlyError
-from firetrail.store.admission.draft import Batch
+from firetrail.store.admission.drafter import Batch
 from firetrail.store.admission.fence import LeaseFence
 from firetrail.store.broker_store import BrokerStore
 from firetrail.store.results import OUTCOMES, PutResult

@@ -19,7 +19,7 @@ from firetrail.store.broker_store import BrokerStore
 from firetrail.store.dispatch import dispatcher, loop_dispatch
 from firetrail.store.dispatch.derivation import Arrival, DeadlineExceeded, Step
 from firetrail.store.dispatch.dispatcher import Dispatcher
-from firetrail.store.log.scan import ROWS_PER_STEP
+from firetrail.store.log.segment_scan import ROWS_PER_STEP
 from firetrail.system import SYSTEM
 
 

@@ -16,7 +16,7 @@ from firetrail import Message, Store
 from firetrail.errors import NotAStoreError
 from firetrail.format import columns as col
 from firetrail.format import layout
-from firetrail.store.inspect.tail import TailKind, read_tail
+from firetrail.store.inspect.log_tail import TailKind, read_tail
 from firetrail.store.inspect.view import StoreState, StoreView
 from firetrail.store.log.walk import Damage, RecordBatch
 from firetrail.store.problems import ProblemKind

@@ -14,7 +14,7 @@ from tests.helpers import PATIENCE_S
 from tests.replication.logs import SMALL
 
 from firetrail import Message, PutResult, PutStatus
-from firetrail.store.admission.draft import Batch
+from firetrail.store.admission.drafter import Batch
 from firetrail.store.broker_store import BrokerStore
 from firetrail.store.put.pending_puts import PendingPut
 from firetrail.store.settings.config import BrokerRole

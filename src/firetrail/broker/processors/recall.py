@@ -21,7 +21,7 @@ from firetrail.format.properties import (
     UNIQ_KEY,
     encode_properties,
 )
-from firetrail.format.recall import RecallHandle, decode_handle
+from firetrail.format.recall_handle import RecallHandle, decode_handle
 from firetrail.format.record import decode_message
 from firetrail.format.values.integers import number_in
 from firetrail.remoting.connections.connection import Connection

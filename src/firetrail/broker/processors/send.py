@@ -53,7 +53,7 @@ from firetrail.remoting.messages.bodies import TopicConfig
 from firetrail.remoting.messages.headers import SendHeader, SendHeaderV2
 from firetrail.remoting.wire.codes import CommandFlag, Permission, RequestCode, ResponseCode
 from firetrail.remoting.wire.command import RemotingCommand
-from firetrail.store.admission.draft import Batch
+from firetrail.store.admission.drafter import Batch
 from firetrail.store.put.pending_puts import PendingPut
 from firetrail.store.results import PutResult, PutStatus
 

@@ -18,7 +18,7 @@ from firetrail.format.values.delay import DelayLevels
 from firetrail.pace.periodic import repeat
 from firetrail.remoting.messages.bodies import DelayOffsets
 from firetrail.settings.config_file import ConfigFile
-from firetrail.store.admission.draft import DELAY_ELAPSED
+from firetrail.store.admission.drafter import DELAY_ELAPSED
 from firetrail.store.broker_store import BrokerStore
 
 POLL_S = 0.1

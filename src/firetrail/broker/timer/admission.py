@@ -20,7 +20,7 @@ from firetrail.format.properties import (
     TIMER_TIMES,
     UNIQ_KEY,
 )
-from firetrail.format.recall import RecallHandle
+from firetrail.format.recall_handle import RecallHandle
 from firetrail.format.values.delay import level_in
 from firetrail.format.values.integers import number_in
 from firetrail.remoting.wire.codes import ResponseCode

@@ -26,7 +26,7 @@ from firetrail.format.properties import (
 )
 from firetrail.format.record import Record, decode_message
 from firetrail.format.values.integers import INT32_MAX, number_in
-from firetrail.store.admission.draft import DELAY_ELAPSED
+from firetrail.store.admission.drafter import DELAY_ELAPSED
 from firetrail.store.broker_store import BrokerStore
 
 NEVER_ENQUEUED = 2**63 - 1

@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeVar
 
-from firetrail.access.settings import SECRET_KEYS
+from firetrail.access.access_settings import SECRET_KEYS
 from firetrail.access.user_store import IGNORE_USERS
 from firetrail.format.files.java_properties import Entry, parse_properties
 from firetrail.format.values.hosts import PORT_MAX

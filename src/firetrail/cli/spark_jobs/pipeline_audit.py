@@ -11,7 +11,7 @@ from firetrail.cli.output import Progress, colour, counted, table
 from firetrail.cli.spark_jobs import spark_options
 from firetrail.cli.stores import fsck
 from firetrail.store.inspect.fsck.report import CheckReport, by_kind
-from firetrail.store.log.files import log_size
+from firetrail.store.log.view_log import log_size
 from firetrail.store.problems import Problem
 from firetrail.system import SYSTEM
 

@@ -8,7 +8,7 @@ from firetrail.cli.command import ExitCode, Subparsers
 from firetrail.cli.output import Progress
 from firetrail.cli.spark_jobs import spark_options
 from firetrail.cli.stores.rebuild import print_result
-from firetrail.store.log.files import log_size
+from firetrail.store.log.view_log import log_size
 from firetrail.system import SYSTEM
 
 DESCRIPTION = """\

@@ -18,9 +18,9 @@ from firetrail.format.files.unit import PRE_BLANK, ConsumeQueueUnit
 from firetrail.format.light import is_light, numbered_queues
 from firetrail.format.values.javahash import java_text
 from firetrail.store.evidence.dropped_records import is_copy_of_dropped
-from firetrail.store.inspect.gaps import queue_gaps
-from firetrail.store.inspect.tail import TailKind, read_tail
+from firetrail.store.inspect.log_tail import TailKind, read_tail
 from firetrail.store.inspect.view import StoreState, StoreView
+from firetrail.store.inspect.zeroed_pages import queue_gaps
 from firetrail.store.log.log_records import record_at
 from firetrail.store.log.walk import Damage, RecordBatch
 from firetrail.store.problems import ProblemKind

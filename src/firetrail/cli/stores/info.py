@@ -12,7 +12,7 @@ from firetrail.cli.common import open_view
 from firetrail.cli.output import colour, counted, human_size, human_time, shortened, table
 from firetrail.format.files.unit import UNIT_SIZE
 from firetrail.format.names import INDEX
-from firetrail.store.inspect.tail import read_tail
+from firetrail.store.inspect.log_tail import read_tail
 from firetrail.store.inspect.view import StoreState, StoreView
 from firetrail.store.log.log_records import store_time_at
 from firetrail.store.problems import WARNINGS

@@ -8,7 +8,7 @@ from firetrail.cli.common import not_negative, open_view, queues_of
 from firetrail.cli.output import colour, say
 from firetrail.cli.record_output import HEADING, RecordFormatter, row_of
 from firetrail.format.columns import Columns
-from firetrail.store.inspect.gaps import key_gaps
+from firetrail.store.inspect.zeroed_pages import key_gaps
 from firetrail.store.log.log_records import record_offset
 from firetrail.store.reads.reader import TIME_MAX
 from firetrail.store.settings.config import StoreConfig

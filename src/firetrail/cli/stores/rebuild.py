@@ -8,7 +8,7 @@ from firetrail.cli import common
 from firetrail.cli.command import ExitCode, Subparsers
 from firetrail.cli.common import open_view
 from firetrail.cli.output import Progress, counted
-from firetrail.store.inspect.tail import check_end
+from firetrail.store.inspect.log_tail import check_end
 from firetrail.store.repair.rebuild import RebuildResult, check_outside, rebuild
 
 DESCRIPTION = """\

@@ -31,7 +31,7 @@ from firetrail.errors import (
     RequestError,
 )
 from firetrail.format.names import AUTO_CREATE_TOPIC
-from firetrail.format.recall import decode_handle
+from firetrail.format.recall_handle import decode_handle
 from firetrail.format.values.javahash import java_hash
 from firetrail.remoting.messages.bodies import MessageQueue
 from firetrail.remoting.messages.headers import RecallHeader, RecallResponse

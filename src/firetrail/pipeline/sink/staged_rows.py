@@ -23,7 +23,7 @@ from firetrail.pipeline.sink.overrides import prefer_columns
 from firetrail.pipeline.sink.row_checks import check_rows
 from firetrail.pipeline.sink.vectors import chunks, vectors
 from firetrail.pipeline.workers import naming_file
-from firetrail.store.admission.draft import Drafter
+from firetrail.store.admission.drafter import Drafter
 from firetrail.store.bulk import BulkAppend
 from firetrail.system import SYSTEM
 

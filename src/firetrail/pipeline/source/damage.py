@@ -18,7 +18,7 @@ from firetrail.pipeline.source.plan.ranges import NO_BOUNDS
 from firetrail.pipeline.source.plan.remote import plan_remote
 from firetrail.pipeline.source.plan.store_splits import EVERYTHING, LogSplit
 from firetrail.pipeline.source.split_reader import no_file
-from firetrail.store.inspect.tail import TailKind, read_tail
+from firetrail.store.inspect.log_tail import TailKind, read_tail
 from firetrail.store.inspect.view import StoreView
 from firetrail.store.log.walk import Damage, LogWalk
 from firetrail.store.problems import Problem, ProblemKind

@@ -19,7 +19,7 @@ from pyarrow import fs
 from firetrail.errors import NotAStoreError, PipelineError
 from firetrail.format.names import COMMIT_LOG, parse_segment_name
 from firetrail.pipeline.workers import ancestors
-from firetrail.store.log.files import ViewLog
+from firetrail.store.log.view_log import ViewLog
 from firetrail.system import SYSTEM, Files, System
 
 FETCH_BYTES = 8 << 20

@@ -33,7 +33,7 @@ from firetrail.pipeline.source.unit_reader import (
     open_queue,
     read_units,
 )
-from firetrail.store.log.files import ViewLog
+from firetrail.store.log.view_log import ViewLog
 from firetrail.store.log.walk import ROWS_PER_BATCH, Damage, LogWalk, RecordBatch, describe_stop
 from firetrail.store.problems import KIND_OF_STOP, ProblemKind
 

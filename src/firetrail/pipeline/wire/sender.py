@@ -37,7 +37,7 @@ from firetrail.pipeline.wire.loop import Loop
 from firetrail.pipeline.wire.retry import RequestRetry
 from firetrail.remoting.messages.bodies import MessageQueue
 from firetrail.remoting.wire.codes import Permission
-from firetrail.store.admission.draft import Drafter
+from firetrail.store.admission.drafter import Drafter
 from firetrail.store.settings.config import StoreConfig
 from firetrail.text import counted
 

@@ -5,7 +5,7 @@ from struct import Struct
 from urllib.parse import quote_from_bytes
 
 from firetrail.errors import GrpcError
-from firetrail.proxy.http2.headers import encode_block
+from firetrail.proxy.http2.response_headers import encode_block
 from firetrail.proxy.transport.call import StatusCode
 
 CONTENT_TYPE = "application/grpc"

@@ -15,9 +15,9 @@ from typing import Any, Protocol, cast
 from firetrail.auth.caller import Caller, proves
 from firetrail.errors import GrpcError, ProtocolError
 from firetrail.pace.limited_log import LimitedLog
-from firetrail.proxy.http2.connection import Http2Connection
-from firetrail.proxy.http2.headers import encode_block
-from firetrail.proxy.http2.stream import Http2Stream
+from firetrail.proxy.http2.http2_connection import Http2Connection
+from firetrail.proxy.http2.http2_stream import Http2Stream
+from firetrail.proxy.http2.response_headers import encode_block
 from firetrail.proxy.kernels.request_head import RequestHead
 from firetrail.proxy.transport import codec
 from firetrail.proxy.transport.call import (

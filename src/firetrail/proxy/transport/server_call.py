@@ -10,8 +10,8 @@ from google.protobuf.message import DecodeError
 
 from firetrail.auth.caller import Caller
 from firetrail.errors import GrpcError
-from firetrail.proxy.http2.connection import Http2Connection
-from firetrail.proxy.http2.stream import Http2Stream
+from firetrail.proxy.http2.http2_connection import Http2Connection
+from firetrail.proxy.http2.http2_stream import Http2Stream
 from firetrail.proxy.kernels.request_head import RequestHead
 from firetrail.proxy.transport import codec
 from firetrail.proxy.transport.call import (

@@ -1,7 +1,7 @@
 """A call in which both sides send messages one by one."""
 
 from firetrail.errors import GrpcError
-from firetrail.proxy.http2.stream import Http2Stream
+from firetrail.proxy.http2.http2_stream import Http2Stream
 from firetrail.proxy.kernels.request_head import RequestHead
 from firetrail.proxy.transport import codec
 from firetrail.proxy.transport.call import ProtobufMessage, StatusCode, StreamHandler, StreamMethod

@@ -17,7 +17,7 @@ from firetrail.replication.replica.master_check import EMPTY_REMEDY, LogRange, M
 from firetrail.store.evidence.dropped_records import DroppedRecords
 from firetrail.store.inspect.view import StoreView
 from firetrail.store.log.log_records import record_at
-from firetrail.store.log.scan import record_offsets
+from firetrail.store.log.segment_scan import record_offsets
 from firetrail.store.repair.truncation import LogCut, find_removed, truncate_store
 from firetrail.store.root.folder import check_not_in_use
 from firetrail.system import System

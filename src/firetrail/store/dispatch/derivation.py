@@ -22,7 +22,7 @@ from firetrail.format.values.delay import DelayLevels
 from firetrail.format.values.javahash import java_text
 from firetrail.storage.segment import Segment
 from firetrail.store.index.index import Index
-from firetrail.store.log.scan import ROWS_PER_STEP
+from firetrail.store.log.segment_scan import ROWS_PER_STEP
 from firetrail.store.queues.consume_queue import ConsumeQueue
 from firetrail.store.queues.generations import QueueGenerations, begins_generation
 from firetrail.store.queues.queue_table import QueueTable

@@ -21,9 +21,9 @@ from typing import NamedTuple
 from firetrail.format.columns import Check
 from firetrail.format.names import COMMIT_LOG, CONSUME_QUEUE, DROPPED_PREFIX
 from firetrail.storage.copies import copy_file
-from firetrail.store.log.files import ViewLog
 from firetrail.store.log.good_records import good_records
 from firetrail.store.log.lost_part import Loss, QueueLoss, count_records
+from firetrail.store.log.view_log import ViewLog
 from firetrail.store.root.folder import stamped_folder
 from firetrail.store.root.new_folder import built
 from firetrail.store.root.watermark import Watermark, WatermarkFile

@@ -30,7 +30,7 @@ from firetrail.format.names import (
 from firetrail.format.values.delay import DelayLevels
 from firetrail.storage.segment_queue import SegmentQueue
 from firetrail.store.dispatch.derivation import Derivation, DerivedRun, DerivePolicy, Step
-from firetrail.store.log.scan import find_record
+from firetrail.store.log.segment_scan import find_record
 from firetrail.store.queues.queue_table import QueueKey, QueueTable
 from firetrail.system import System
 

@@ -37,11 +37,11 @@ from firetrail.storage.segment_queue import usual_size
 from firetrail.store.evidence.catalog import Catalog
 from firetrail.store.evidence.inventory import Inventory, read_inventory
 from firetrail.store.index.index import Index
-from firetrail.store.inspect.foreign import foreign_names
+from firetrail.store.inspect.foreign_files import foreign_names
 from firetrail.store.inspect.readable_index import load_index_files
-from firetrail.store.log.files import ViewLog, segment_sizes
 from firetrail.store.log.log_end import EndSearch, LogEnd, RecordPointer, newest_known
 from firetrail.store.log.log_records import store_time_at
+from firetrail.store.log.view_log import ViewLog, segment_sizes
 from firetrail.store.log.walk import LogWalk
 from firetrail.store.problems import Problem, ProblemKind
 from firetrail.store.queues.consume_queue import ConsumeQueue

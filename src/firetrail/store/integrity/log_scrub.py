@@ -10,7 +10,7 @@ from firetrail.format import columns as col
 from firetrail.store.integrity.damage_ledger import DamageLedger
 from firetrail.store.integrity.damaged_messages import READ_REMEDY
 from firetrail.store.log.commit_log import CommitLog
-from firetrail.store.log.files import ViewLog
+from firetrail.store.log.view_log import ViewLog
 from firetrail.store.log.walk import Damage, LogWalk, RecordBatch
 from firetrail.system import System
 

@@ -7,7 +7,7 @@ from firetrail.format import columns as col
 from firetrail.format import layout
 from firetrail.format.columns import Check
 from firetrail.format.values.javahash import java_text
-from firetrail.store.log.files import ViewLog
+from firetrail.store.log.view_log import ViewLog
 from firetrail.store.log.walk import LogWalk, RecordBatch
 
 _COLUMNS = (

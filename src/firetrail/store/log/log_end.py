@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from firetrail.format import columns as col
 from firetrail.format.columns import Check, Stop
-from firetrail.store.log.files import ViewLog
+from firetrail.store.log.view_log import ViewLog
 from firetrail.store.log.walk import LogWalk, RecordBatch
 from firetrail.store.problems import ProblemKind
 

@@ -17,8 +17,8 @@ from firetrail.format.columns import Check, Columns, Stop
 from firetrail.format.kernels.scan import scan
 from firetrail.format.record import decode_record
 from firetrail.storage.segment import Segment
-from firetrail.store.log.files import ViewLog
-from firetrail.store.log.scan import find_record
+from firetrail.store.log.segment_scan import find_record
+from firetrail.store.log.view_log import ViewLog
 from firetrail.store.problems import KIND_OF_STOP, ProblemKind
 
 ROWS_PER_BATCH = 8192

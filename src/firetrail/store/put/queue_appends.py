@@ -5,7 +5,7 @@ from collections.abc import Container
 from firetrail.errors import IllegalMessageError
 from firetrail.format.kernels.draft import Draft, Message
 from firetrail.format.names import QUEUE_ID_MAX, check_topic
-from firetrail.store.admission.draft import Batch, Drafter, LightNumbers
+from firetrail.store.admission.drafter import Batch, Drafter, LightNumbers
 from firetrail.store.dispatch.dispatcher import Dispatcher
 from firetrail.store.log.commit_log import CommitLog
 from firetrail.store.queues.consume_queue import ConsumeQueue

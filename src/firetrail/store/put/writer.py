@@ -12,7 +12,7 @@ from firetrail.errors import (
 )
 from firetrail.format.kernels.draft import Message
 from firetrail.format.values.arguments import instance
-from firetrail.store.admission.draft import Batch
+from firetrail.store.admission.drafter import Batch
 from firetrail.store.admission.gate import Gate
 from firetrail.store.dispatch.loop_dispatch import LoopDispatch
 from firetrail.store.log.commit_log import CommitLog

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from firetrail.errors import StoreDamagedError, StoreError
 from firetrail.format.columns import Check
-from firetrail.store.inspect.tail import check_end
+from firetrail.store.inspect.log_tail import check_end
 from firetrail.store.inspect.view import StoreView
 from firetrail.store.log.walk import Damage
 from firetrail.store.problems import LOG_REMEDY

@@ -15,7 +15,7 @@ from firetrail.format.record import decode_message
 from firetrail.format.values.delay import DEFAULT_DELAY_LEVELS, DelayLevels
 from firetrail.store.dispatch.derivation import derive_runs, note_runs
 from firetrail.store.evidence.catalog import Catalog
-from firetrail.store.inspect.tail import TailKind, read_tail
+from firetrail.store.inspect.log_tail import TailKind, read_tail
 from firetrail.store.inspect.view import StoreState, StoreView
 from firetrail.store.log.good_records import GoodRecord, good_records
 from firetrail.store.log.lost_part import Loss, QueueLoss, count_records

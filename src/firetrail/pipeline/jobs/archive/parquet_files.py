@@ -35,8 +35,8 @@ from firetrail.pipeline.source.schema import arrow_schema, fields
 from firetrail.pipeline.source.split_reader import BATCH_BYTES
 from firetrail.pipeline.workers import worker_name
 from firetrail.storage.segment import Segment
-from firetrail.store.log.files import ViewLog
 from firetrail.store.log.paths import shown_path
+from firetrail.store.log.view_log import ViewLog
 from firetrail.store.log.walk import Damage, LogWalk, RecordBatch
 from firetrail.system import SYSTEM
 

@@ -39,7 +39,7 @@ from firetrail.pipeline.tasks import run_tasks
 from firetrail.pipeline.workers import check_arrived, make_shared
 from firetrail.storage.segment import Segment
 from firetrail.store.index.tag_entries import has_tag_entries
-from firetrail.store.inspect.tail import check_end
+from firetrail.store.inspect.log_tail import check_end
 from firetrail.store.inspect.view import StoreState, StoreView
 from firetrail.store.queues.generations import QueueGenerations
 from firetrail.store.repair.rebuild import RebuildResult, check_outside, damage_at, without_gap

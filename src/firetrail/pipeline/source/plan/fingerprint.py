@@ -20,7 +20,7 @@ from pathlib import Path
 from firetrail.errors import DataLostError, NotSharedError
 from firetrail.pipeline.workers import not_shared
 from firetrail.store.inspect.view import StoreView
-from firetrail.store.log.files import ViewLog
+from firetrail.store.log.view_log import ViewLog
 from firetrail.system import SYSTEM
 
 SAMPLE_BYTES = 128

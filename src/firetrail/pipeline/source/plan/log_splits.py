@@ -23,7 +23,7 @@ from firetrail.pipeline.source.plan.store_splits import (
 from firetrail.pipeline.source.unit_reader import first_at_or_after
 from firetrail.store.inspect.view import StoreView
 from firetrail.store.log.log_records import store_time_at
-from firetrail.store.log.scan import find_record
+from firetrail.store.log.segment_scan import find_record
 from firetrail.store.queues.consume_queue import ConsumeQueue
 from firetrail.text import counted
 

@@ -17,7 +17,7 @@ from firetrail.pipeline.source.plan.log_splits import split_count
 from firetrail.pipeline.source.plan.ranges import Bounds
 from firetrail.pipeline.source.plan.store_splits import LogSplit, RowSelection, StoreSplit
 from firetrail.store.log.log_records import store_time_at
-from firetrail.store.log.scan import find_record
+from firetrail.store.log.segment_scan import find_record
 from firetrail.text import counted
 
 WINDOW = 8 << 20

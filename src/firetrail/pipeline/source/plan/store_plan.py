@@ -32,9 +32,9 @@ from firetrail.pipeline.source.plan.store_splits import (
     StoreSplit,
 )
 from firetrail.pipeline.source.schema import NAMES
-from firetrail.store.inspect.gaps import key_gaps
-from firetrail.store.inspect.tail import TailKind, read_tail
+from firetrail.store.inspect.log_tail import TailKind, read_tail
 from firetrail.store.inspect.view import StoreState, StoreView
+from firetrail.store.inspect.zeroed_pages import key_gaps
 from firetrail.store.queues.queue_table import QueueKey
 from firetrail.text import counted
 

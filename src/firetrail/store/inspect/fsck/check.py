@@ -10,7 +10,7 @@ from firetrail.store.inspect.fsck.marks import MarkCheck, check_inventory
 from firetrail.store.inspect.fsck.report import CheckReport, DamagedRanges, Findings, TornTail
 from firetrail.store.inspect.fsck.unit_check import QueueChecks
 from firetrail.store.inspect.fsck.unqueued_messages import UnqueuedMessages
-from firetrail.store.inspect.tail import TailKind, read_tail
+from firetrail.store.inspect.log_tail import TailKind, read_tail
 from firetrail.store.inspect.view import StoreState, StoreView
 from firetrail.store.problems import ProblemKind
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from firetrail.format import columns as col
 from firetrail.format.columns import Columns
 from firetrail.store.inspect.fsck.report import DamagedRanges, Findings, TornTail
-from firetrail.store.inspect.tail import is_torn
+from firetrail.store.inspect.log_tail import is_torn
 from firetrail.store.inspect.view import StoreState, StoreView
 from firetrail.store.log.walk import Damage, LogWalk, RecordBatch
 from firetrail.store.problems import ProblemKind

@@ -23,11 +23,11 @@ from firetrail.format.values.delay import DelayLevels
 from firetrail.storage.segment import Segment, any_data
 from firetrail.store.dispatch.derivation import derive_runs
 from firetrail.store.inspect.fsck.extended import ExtendedUnits
-from firetrail.store.inspect.fsck.open_files import OpenFiles
+from firetrail.store.inspect.fsck.queue_files import OpenFiles
 from firetrail.store.inspect.fsck.report import DamagedRanges, Findings
 from firetrail.store.inspect.fsck.unqueued_messages import UnqueuedMessages
 from firetrail.store.inspect.view import StoreState, StoreView
-from firetrail.store.log.files import misfits, segment_sizes
+from firetrail.store.log.view_log import misfits, segment_sizes
 from firetrail.store.problems import Problem, ProblemKind
 from firetrail.store.queues.generations import begins_generation
 from firetrail.store.queues.queue_table import QueueKey

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from firetrail.errors import FormatError
-from firetrail.format.recall import RecallHandle, decode_handle
+from firetrail.format.recall_handle import RecallHandle, decode_handle
 
 words = st.text(st.characters(blacklist_characters=" ", blacklist_categories=["Cs"]), min_size=1)
 

@@ -10,8 +10,8 @@ from tests.client.clusters import until
 from tests.proxy.fakes import METADATA, FakeCall, FakeStream, as_read
 
 from firetrail.broker.broker import Broker
-from firetrail.proxy.calls import service as module
-from firetrail.proxy.calls.service import SERVICE, MessagingService
+from firetrail.proxy.calls import messaging_service as module
+from firetrail.proxy.calls.messaging_service import SERVICE, MessagingService
 from firetrail.proxy.schema import messages
 from firetrail.proxy.schema.messages import (
     Code,

@@ -8,8 +8,8 @@ from tests.proxy.services import Service, at, code, codes, message
 
 from firetrail.format.layout import COMPRESSED
 from firetrail.format.record import Record
-from firetrail.proxy.calls import send
-from firetrail.proxy.calls.service import DELAY_MAX_MS
+from firetrail.proxy.calls import send_calls
+from firetrail.proxy.calls.messaging_service import DELAY_MAX_MS
 from firetrail.proxy.calls.status_codes import OK
 from firetrail.proxy.schema.messages import (
     Duration,
@@ -267,7 +267,7 @@ async def test_different_results_of_a_batch(
 async def test_the_size_of_a_batch_is_limited(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(send, "MESSAGES_MAX", 2)
+    monkeypatch.setattr(send_calls, "MESSAGES_MAX", 2)
     assert code(await service.send(*[message()] * 2)) == "OK"
     assert code(await service.send(*[message()] * 3)) == "PAYLOAD_TOO_LARGE"
     half = b"x" * (2 << 20)
@@ -352,7 +352,9 @@ async def test_a_longer_delay_can_be_allowed(topics: Service) -> None:
     assert code(response) == "ILLEGAL_DELIVERY_TIME"
     assert "maxDelayTimeMills" in response.status.message
     clock = SYSTEM.clock.now_ms
-    topics.sending = send.SendCalls(topics.brokers, topics.known, clock, DELAY_MAX_MS + HOUR_MS)
+    topics.sending = send_calls.SendCalls(
+        topics.brokers, topics.known, clock, DELAY_MAX_MS + HOUR_MS
+    )
     assert code(await topics.send(late)) == "OK"
 
 

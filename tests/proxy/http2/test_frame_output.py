@@ -3,7 +3,7 @@
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
-from tests.proxy.http2.test_connection import COMPLETE, reset, setting, window_update
+from tests.proxy.http2.test_http2_connection import COMPLETE, reset, setting, window_update
 from tests.proxy.http2.wire import Wire, headers
 
 from firetrail.proxy.http2.codes import END_STREAM, FrameType, SettingId

@@ -17,7 +17,7 @@ from firetrail.proxy.calls.consumption.receipt_calls import common_status
 from firetrail.proxy.calls.queue_choice import QueueChoice, WriteQueue
 from firetrail.proxy.calls.resource_names import topic_name
 from firetrail.proxy.calls.status_codes import OK, checked, code_of, status_of
-from firetrail.proxy.calls.transactions import KnownTransactions
+from firetrail.proxy.calls.transaction_calls import KnownTransactions
 from firetrail.proxy.conversion.message_checks import BODY_MAX, STORED_SIZE_MAX, check_message
 from firetrail.proxy.conversion.message_properties import milliseconds, stored_properties
 from firetrail.proxy.conversion.protobuf_wire import EncodedMessage, field, int64, key_of

@@ -22,7 +22,7 @@ from firetrail.format.columns import Check, Stop
 from firetrail.storage.segment import Segment
 from firetrail.store.evidence.inventory import read_inventory
 from firetrail.store.inspect.view import StoreState, StoreView
-from firetrail.store.log.scan import find_record
+from firetrail.store.log.segment_scan import find_record
 from firetrail.store.log.walk import Damage, describe_stop
 from firetrail.store.problems import KIND_OF_STOP, LOG_REMEDY, PUT_LOG_BACK, ProblemKind
 

@@ -24,10 +24,10 @@ from firetrail.proxy.http2.codes import (
     SettingId,
 )
 from firetrail.proxy.http2.faults import ConnectionFault, StreamFault, broken, wrong_size
+from firetrail.proxy.http2.frame_output import FrameOutput
+from firetrail.proxy.http2.http2_stream import Http2Stream, OutputPart
 from firetrail.proxy.http2.limits import Http2Limits
-from firetrail.proxy.http2.output import FrameOutput
 from firetrail.proxy.http2.past_streams import PastStreams, StreamEnd
-from firetrail.proxy.http2.stream import Http2Stream, OutputPart
 from firetrail.proxy.kernels.block_decoder import BlockDecoder, HeaderField
 from firetrail.proxy.kernels.frame_input import FrameInput
 from firetrail.proxy.kernels.request_head import (

@@ -27,8 +27,8 @@ from firetrail.proxy.http2.codes import (
     Http2Error,
     SettingId,
 )
-from firetrail.proxy.http2.headers import encode_block
 from firetrail.proxy.http2.limits import Http2Limits
+from firetrail.proxy.http2.response_headers import encode_block
 
 COMPLETE = END_HEADERS | END_STREAM
 PING = frame(FrameType.PING, 0, 0, b"12345678")

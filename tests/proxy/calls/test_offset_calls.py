@@ -9,7 +9,7 @@ from tests.helpers import PATIENCE_S
 from tests.proxy.fakes import FakeCall
 from tests.proxy.services import Service, at, call_of, code, message
 
-from firetrail.proxy.calls import offsets
+from firetrail.proxy.calls import offset_calls
 from firetrail.proxy.calls.status_codes import status_of
 from firetrail.proxy.schema.messages import Broker as BrokerResource
 from firetrail.proxy.schema.messages import (
@@ -80,7 +80,7 @@ async def test_messages_are_pulled(pulling: Service) -> None:
 async def test_the_number_of_pulled_messages_is_limited(
     pulling: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(offsets, "PULL_MAX", 2)
+    monkeypatch.setattr(offset_calls, "PULL_MAX", 2)
     assert len(bodies(await pull(pulling, batch_size=1000))) == 2
 
 

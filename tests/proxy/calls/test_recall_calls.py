@@ -5,8 +5,8 @@ from typing import cast
 import pytest
 from tests.proxy.services import Service, at, code, message
 
-from firetrail.format.recall import RecallHandle
-from firetrail.proxy.calls.recall import RecallCalls
+from firetrail.format.recall_handle import RecallHandle
+from firetrail.proxy.calls.recall_calls import RecallCalls
 from firetrail.proxy.schema.messages import (
     MessageType,
     RecallMessageRequest,

@@ -4,7 +4,7 @@ import hpack
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from firetrail.proxy.http2.headers import encode_block
+from firetrail.proxy.http2.response_headers import encode_block
 
 ASCII = st.text(st.characters(min_codepoint=0x20, max_codepoint=0x7E), max_size=20)
 LENGTHS = st.integers(120, 130) | st.integers(250, 260) | st.integers(16_000, 17_000)

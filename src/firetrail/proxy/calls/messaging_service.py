@@ -18,14 +18,14 @@ from firetrail.proxy.calls.consumption.receipt_calls import ReceiptCalls
 from firetrail.proxy.calls.consumption.receive import ReceiveCalls
 from firetrail.proxy.calls.consumption.renewal import Renewals
 from firetrail.proxy.calls.grpc_guard import GrpcGuard, check_rate
-from firetrail.proxy.calls.offsets import OffsetCalls
-from firetrail.proxy.calls.recall import RecallCalls
-from firetrail.proxy.calls.routes import RouteCalls
-from firetrail.proxy.calls.send import SendCalls
+from firetrail.proxy.calls.offset_calls import OffsetCalls
+from firetrail.proxy.calls.recall_calls import RecallCalls
+from firetrail.proxy.calls.route_calls import RouteCalls
+from firetrail.proxy.calls.send_calls import SendCalls
 from firetrail.proxy.calls.session_calls import SessionCalls
 from firetrail.proxy.calls.status_codes import status_of
 from firetrail.proxy.calls.telemetry import Telemetry
-from firetrail.proxy.calls.transactions import KnownTransactions, TransactionCalls
+from firetrail.proxy.calls.transaction_calls import KnownTransactions, TransactionCalls
 from firetrail.proxy.schema import messages
 from firetrail.proxy.schema.messages import (
     ProtoMessage,

@@ -2,7 +2,7 @@
 
 from firetrail.errors import FormatError, ProxyError
 from firetrail.format.message_types import MessageType, type_of_topic
-from firetrail.format.recall import decode_handle
+from firetrail.format.recall_handle import decode_handle
 from firetrail.proxy.calls.resource_names import topic_name
 from firetrail.proxy.calls.status_codes import OK, code_of
 from firetrail.proxy.schema.messages import Code, RecallMessageRequest, RecallMessageResponse

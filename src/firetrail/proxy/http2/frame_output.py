@@ -18,8 +18,8 @@ from firetrail.proxy.http2.codes import (
 )
 from firetrail.proxy.http2.faults import ConnectionFault, StreamFault
 from firetrail.proxy.http2.frames import frame_head
-from firetrail.proxy.http2.headers import NO_TABLE
-from firetrail.proxy.http2.stream import Http2Stream, OutputPart
+from firetrail.proxy.http2.http2_stream import Http2Stream, OutputPart
+from firetrail.proxy.http2.response_headers import NO_TABLE
 from firetrail.remoting.connections.output_queue import released
 
 _TURN = 64 << 10

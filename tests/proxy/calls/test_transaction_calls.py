@@ -9,8 +9,8 @@ from tests.proxy.services import Service, code, message
 from firetrail.broker.services.clients import Client
 from firetrail.broker.transactions.half_messages import ask
 from firetrail.format.properties import TRANSACTION_CHECK_TIMES
-from firetrail.proxy.calls import transactions
-from firetrail.proxy.calls.transactions import HalfMessagePlace, KnownTransactions
+from firetrail.proxy.calls import transaction_calls
+from firetrail.proxy.calls.transaction_calls import HalfMessagePlace, KnownTransactions
 from firetrail.proxy.schema.messages import (
     Duration,
     EndTransactionRequest,
@@ -82,7 +82,7 @@ async def test_a_transaction_is_found_by_its_id(transactional: Service, count: i
     for _ in range(count):
         half_message.checks += 1
         await transactional.broker._parts.transactions._store_again(half_message)
-    transactional.transactions = transactions.TransactionCalls(
+    transactional.transactions = transaction_calls.TransactionCalls(
         transactional.brokers, KnownTransactions()
     )
     await transactional.send(message())  # waits for dispatch
@@ -126,7 +126,7 @@ async def test_an_orphan_is_shown_to_its_producer(transactional: Service) -> Non
     asked: list[RemotingCommand] = []
     ask(cast(Client, SimpleNamespace(connection=SimpleNamespace(tell=asked.append))), record)
     transactional.known = KnownTransactions()
-    calls = transactions.TransactionCalls(transactional.brokers, transactional.known)
+    calls = transaction_calls.TransactionCalls(transactional.brokers, transactional.known)
     command = calls.orphaned("broker-a", asked[0])
     assert isinstance(command, TelemetryCommand)
     orphan = command.recover_orphaned_transaction_command
@@ -146,7 +146,7 @@ async def test_an_orphan_is_shown_to_its_producer(transactional: Service) -> Non
 
 
 def test_the_number_of_remembered_places_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transactions, "REMEMBERED_MAX", 2)
+    monkeypatch.setattr(transaction_calls, "REMEMBERED_MAX", 2)
     known = KnownTransactions()
     places = [HalfMessagePlace("b", number, number, "X") for number in range(3)]
     for number, place in enumerate(places):

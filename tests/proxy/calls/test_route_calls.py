@@ -5,7 +5,7 @@ from tests.proxy.fakes import FakeBrokers, FakeCall
 
 from firetrail.errors import ProxyError, RequestError
 from firetrail.format.message_types import MessageType as TopicType
-from firetrail.proxy.calls.routes import (
+from firetrail.proxy.calls.route_calls import (
     ADDRESSES_MAX,
     RouteCalls,
     accepted_types,
