@@ -139,6 +139,19 @@ _DECODER = json.JSONDecoder(
 )
 
 
+def json_text(value: Any) -> str:
+    """Return a parsed value as JSON, with its numbers as they are."""
+    if type(value) is dict:
+        members = (f"{_quoted(name)}:{json_text(each)}" for name, each in value.items())
+        return "{" + ",".join(members) + "}"
+    if type(value) is list:
+        return "[" + ",".join(map(json_text, value)) + "]"
+    return str(value) if type(value) is Decimal else _quoted(value)
+
+
+_quoted = json.JSONEncoder(ensure_ascii=False).encode
+
+
 def is_empty(value: Any) -> bool:
     """Return whether a value has no type: null, or arrays and objects of nothing else."""
     if type(value) is dict:

@@ -7,16 +7,17 @@ from enum import Enum
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from firetrail.errors import ConfigError
+from firetrail.pipeline.decoding.canal import CanalAdapter
+from firetrail.pipeline.decoding.changes import ChangeDecoder, ChangeRules, EventAdapter, Schemas
+from firetrail.pipeline.decoding.debezium import DebeziumAdapter
 from firetrail.pipeline.decoding.decoded import Bodies, BodyDecoder, TableName
 from firetrail.pipeline.decoding.json_decoder import JsonDecoder
 from firetrail.pipeline.decoding.json_values import Evolution, JsonRules, NumberUnit
+from firetrail.pipeline.decoding.maxwell import MaxwellAdapter
 from firetrail.pipeline.decoding.table_schema import EMPTY, TableSchema
 from firetrail.pipeline.decoding.text_decoder import TEXT_SCHEMA, TextDecoder
 from firetrail.pipeline.options import Option, OptionTable, Parsed
 from firetrail.settings.settings_table import Flag, OneOf
-
-Schemas = TableSchema | Mapping[TableName, TableSchema]
-"""The known columns: of the one table, or, for events of several tables, of each that is known."""
 
 
 class BodyFormat(Enum):
@@ -24,6 +25,16 @@ class BodyFormat(Enum):
 
     JSON = "json"
     TEXT = "text"
+    CANAL = "canal"
+    MAXWELL = "maxwell"
+    DEBEZIUM = "debezium"
+
+
+class ZeroDates(Enum):
+    """Treatment of dates of MySQL with zeros, such as ``0000-00-00``."""
+
+    NULL = "null"
+    REJECT = "reject"
 
 
 def time_zone(name: str) -> tzinfo:
@@ -36,6 +47,13 @@ def time_zone(name: str) -> tzinfo:
         raise ValueError(str(error)) from error
 
 
+def _names(text: str) -> tuple[str, ...]:
+    names = tuple(name.strip() for name in text.split(","))
+    if not all(names):
+        raise ValueError(text)
+    return names
+
+
 OPTIONS = OptionTable(
     (
         Option("format", "format", OneOf(BodyFormat)),
@@ -43,6 +61,9 @@ OPTIONS = OptionTable(
         Option("numberUnit", "number_unit", OneOf(NumberUnit)),
         Option("timeZone", "zone", Parsed(time_zone, "must be a time zone, such as Asia/Shanghai")),
         Option("tombstones", "tombstones", Flag()),
+        Option("tables", "tables", Parsed(_names, "must be patterns of DATABASE.TABLE")),
+        Option("key", "key", Parsed(_names, "must be names of columns")),
+        Option("zeroDates", "zero_dates", OneOf(ZeroDates)),
     )
 )
 
@@ -58,7 +79,12 @@ class DecoderSpec:
         number_unit: The unit of times that are numbers in JSON. Default: None, they are rejected.
         zone: The zone of times that name none. Default: UTC.
         tombstones: Whether an empty body deletes the row of the message's key. Default: False,
-            it is a reject, or an empty text.
+            it is a reject, or an empty text. CDC events have operations instead.
+        tables: Patterns of ``database.table``, with ``*``, whose CDC events are decoded; others
+            are skipped. Default: (), which takes all.
+        key: The key by which changes of a row's key are found in CDC events. Default: (), which
+            takes the one that the events name.
+        zero_dates: The treatment of dates of MySQL with zeros. Default: ``null``.
     """
 
     format: BodyFormat
@@ -66,6 +92,9 @@ class DecoderSpec:
     number_unit: NumberUnit | None = None
     zone: tzinfo = UTC
     tombstones: bool = False
+    tables: tuple[str, ...] = ()
+    key: tuple[str, ...] = ()
+    zero_dates: ZeroDates = ZeroDates.NULL
 
     @classmethod
     def from_options(cls, given: Mapping[str, str]) -> "DecoderSpec":
@@ -92,9 +121,21 @@ class DecoderSpec:
         """
         if self.format is BodyFormat.TEXT:
             return TextDecoder(tombstones=self.tombstones)
-        schema = schemas if isinstance(schemas, TableSchema) else EMPTY
         rules = JsonRules(self.new_columns, self.zone, self.number_unit)
+        adapter = self._adapter(rules)
+        if adapter is not None:
+            return ChangeDecoder(adapter, schemas, ChangeRules(rules, self.tables, self.key))
+        schema = schemas if isinstance(schemas, TableSchema) else EMPTY
         return JsonDecoder(schema, rules, tombstones=self.tombstones)
+
+    def _adapter(self, rules: JsonRules) -> EventAdapter | None:
+        """Return the form of CDC events; None for other formats."""
+        zero_nulls = self.zero_dates is ZeroDates.NULL
+        if self.format is BodyFormat.CANAL:
+            return CanalAdapter(rules, zero_nulls=zero_nulls)
+        if self.format is BodyFormat.MAXWELL:
+            return MaxwellAdapter(zero_nulls=zero_nulls)
+        return DebeziumAdapter(rules) if self.format is BodyFormat.DEBEZIUM else None
 
     def infer(self, sample: Bodies) -> dict[TableName | None, TableSchema]:
         """Return the schemas that a sample of bodies shows, by table.

@@ -1,0 +1,337 @@
+"""The decoder of CDC events: changes of rows, with the table and the operation of each.
+
+What differs between the tools is in an *adapter* each, which returns a :class:`ChangeEvent` for
+the JSON object of a message. An event is applied as a whole or not at all. If the key of a row
+changed, the row with the old key is deleted, and one with the new key follows.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta, tzinfo
+from decimal import Decimal
+from fnmatch import fnmatchcase
+from typing import Any, TypeAlias
+
+import pyarrow as pa
+
+from firetrail.pipeline.decoding.arrow_types import INSTANT, same_name, wider
+from firetrail.pipeline.decoding.decoded import (
+    Bodies,
+    BodyDecoder,
+    Decoded,
+    Operation,
+    Reject,
+    TableName,
+    TableRows,
+    body_list,
+)
+from firetrail.pipeline.decoding.json_values import (
+    Evolution,
+    JsonRules,
+    below,
+    converter,
+    parse_object,
+)
+from firetrail.pipeline.decoding.shape import Shape
+from firetrail.pipeline.decoding.table_schema import EMPTY, TableSchema
+from firetrail.pipeline.decoding.text_values import (
+    Converter,
+    Misfit,
+    exact_decimal,
+    local_instant,
+    shown,
+)
+
+ChangeRow: TypeAlias = dict[str, Any]
+Schemas: TypeAlias = TableSchema | Mapping[TableName, TableSchema]
+"""The known columns: one schema for all tables, or one for each table that is known."""
+_DAY_US = 86_400_000_000
+_EPOCH = datetime(1970, 1, 1)
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnReader:
+    """The declared type of a column, and the reading of its values.
+
+    Args:
+        kind: The type.
+        read: Returns a value of this type.
+    """
+
+    kind: pa.DataType
+    read: Converter
+
+
+Readers: TypeAlias = Mapping[str, ColumnReader]
+NO_READERS: Readers = {}
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeEvent:
+    """The changes of a message.
+
+    Args:
+        table: The table.
+        changes: Per row: the operation, the row, and the values before the change of the columns
+            that it changed, or of all (None if unknown).
+        readers: The declared columns. Events with equal declarations share one object.
+        key: The names of the primary key; empty if unknown.
+        time: When the change was made, in µs; None if unknown.
+    """
+
+    table: TableName
+    changes: Sequence[tuple[Operation, ChangeRow, ChangeRow | None]] = ()
+    readers: Readers = field(default_factory=lambda: NO_READERS)
+    key: tuple[str, ...] = ()
+    time: int | None = None
+
+
+class EventAdapter(ABC):
+    """The form of a tool's events."""
+
+    @abstractmethod
+    def event(self, value: dict[str, Any]) -> ChangeEvent | None:
+        """Return the event of a message; None if it is none of a table, such as a heartbeat.
+
+        Raises:
+            Misfit: The event cannot be applied.
+        """
+
+    def untyped(self, kind: pa.DataType, rules: JsonRules) -> Converter:
+        """Return the reading of values whose type the events do not declare."""
+        return converter(kind, rules)
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeRules:
+    """The choices of the user.
+
+    Args:
+        json: Those for values.
+        tables: Patterns of ``database.table``, with ``*``; other tables are skipped. Default:
+            none, which takes all.
+        key: The names of the key. Default: none, which takes the key that the events name.
+    """
+
+    json: JsonRules = field(default_factory=JsonRules)
+    tables: tuple[str, ...] = ()
+    key: tuple[str, ...] = ()
+
+    def takes(self, table: TableName) -> bool:
+        return not self.tables or any(fnmatchcase(str(table), each) for each in self.tables)
+
+
+class ChangeDecoder(BodyDecoder):
+    """Rows of CDC events.
+
+    Args:
+        adapter: The form of the events.
+        schemas: The known columns.
+        rules: The choices of the user.
+    """
+
+    def __init__(self, adapter: EventAdapter, schemas: Schemas, rules: ChangeRules) -> None:
+        self._adapter = adapter
+        self._schemas = schemas
+        self._rules = rules
+
+    def decode(self, bodies: Bodies) -> Decoded:
+        tables: dict[TableName, TableChanges] = {}
+        rejects: list[Reject] = []
+        skipped = 0
+        for at, body in enumerate(body_list(bodies)):
+            try:
+                event = self._event(body)
+            except Misfit as misfit:
+                rejects.append(Reject(at, str(misfit)))
+                continue
+            if event is None or not self._rules.takes(event.table):
+                skipped += 1
+                continue
+            changes = tables.get(event.table)
+            if changes is None:
+                schema = self._schema_of(event.table)
+                changes = tables[event.table] = TableChanges(schema, self._adapter, self._rules)
+            changes.add(at, event)
+        parts = [changes.rows(table, rejects) for table, changes in tables.items()]
+        rejects.sort(key=lambda reject: reject.message)
+        return Decoded(tuple(parts), tuple(rejects), skipped)
+
+    def _event(self, body: bytes | None) -> ChangeEvent | None:
+        """Return the event of a body; Debezium sends an empty one after each delete."""
+        return self._adapter.event(parse_object(body)) if body else None
+
+    def _schema_of(self, table: TableName) -> TableSchema:
+        if isinstance(self._schemas, TableSchema):
+            return self._schemas
+        return self._schemas.get(table, EMPTY)
+
+
+class TableChanges:
+    """The events of a batch for one table.
+
+    Args:
+        schema: The known columns.
+        adapter: The form of the events.
+        rules: The choices of the user.
+    """
+
+    def __init__(self, schema: TableSchema, adapter: EventAdapter, rules: ChangeRules) -> None:
+        self._schema = schema
+        self._adapter = adapter
+        self._rules = rules
+        self._events: list[tuple[int, ChangeEvent]] = []
+        self._declared: dict[int, Readers] = {}
+        self._shape = Shape()
+        self._plans: dict[tuple[int, tuple[str, ...]], list[tuple[str, str, Converter]]] = {}
+
+    def add(self, message: int, event: ChangeEvent) -> None:
+        """Add the event of a message, and the columns that it shows."""
+        self._events.append((message, event))
+        if self._rules.json.evolution is not Evolution.ADD:
+            return
+        readers = event.readers
+        if readers and id(readers) not in self._declared:
+            self._declared[id(readers)] = readers
+            kinds = {name: reader.kind for name, reader in readers.items()}
+            self._schema = self._schema.widened(_schema_of(kinds)).schema
+        for _, row, _ in event.changes:
+            if not readers.keys() >= row.keys():
+                self._shape.see({name: value for name, value in row.items() if name not in readers})
+
+    def rows(self, table: TableName, rejects: list[Reject]) -> TableRows:
+        """Return the rows, and add the rejects."""
+        if self._rules.json.evolution is Evolution.ADD:
+            self._schema = self._shape.widened(self._schema)
+        rows: list[ChangeRow] = []
+        messages: list[int] = []
+        operations: list[Operation] = []
+        times: list[int | None] = []
+        key: tuple[str, ...] = ()
+        for message, event in self._events:
+            key = event.key or key
+            try:
+                changes = self._changes(event)
+            except Misfit as misfit:
+                rejects.append(Reject(message, str(misfit)))
+                continue
+            for operation, row in changes:
+                rows.append(row)
+                messages.append(message)
+                operations.append(operation)
+                times.append(event.time)
+        return TableRows(
+            table,
+            pa.RecordBatch.from_pylist(rows, self._schema.arrow),
+            pa.array(messages, pa.int32()),
+            pa.array(operations, pa.int8()),
+            pa.array(times, INSTANT),
+            tuple(self._schema.own_name(name) or name for name in key),
+        )
+
+    def _changes(self, event: ChangeEvent) -> list[tuple[Operation, ChangeRow]]:
+        return [each for change in event.changes for each in self._applied(event, *change)]
+
+    def _applied(
+        self, event: ChangeEvent, operation: Operation, row: ChangeRow, before: ChangeRow | None
+    ) -> list[tuple[Operation, ChangeRow]]:
+        """Return what becomes of a row, with values of the table."""
+        done = [(operation, self._converted(event, row))]
+        key = self._rules.key or event.key
+        if operation is Operation.UPSERT and before and key:
+            changed = _named(before, row)
+            names = [name for name in _named(dict.fromkeys(key), row) if name in changed]
+            if any(changed[name] != row.get(name) for name in names):
+                old = self._converted(event, {**row, **changed})
+                own = [self._schema.own_name(name) or name for name in key]
+                if any(old.get(name) != done[0][1].get(name) for name in own):
+                    done.insert(0, (Operation.DELETE, old))
+        return done
+
+    def _converted(self, event: ChangeEvent, row: ChangeRow) -> ChangeRow:
+        plan_key = (id(event.readers), tuple(row))
+        plan = self._plans.get(plan_key)
+        if plan is None:
+            plan = self._plans[plan_key] = self._plan(event.readers, row)
+        converted: ChangeRow = {}
+        for name, column, read in plan:
+            value = row[name]
+            try:
+                converted[column] = None if value is None else read(value)
+            except Misfit as misfit:
+                raise below(name, misfit) from None
+        return converted
+
+    def _plan(self, readers: Readers, row: Collection[str]) -> list[tuple[str, str, Converter]]:
+        """Return per column of an event its name, that in the table, and the reading."""
+        plan: list[tuple[str, str, Converter]] = []
+        seen: dict[str, str] = {}
+        for name in row:
+            column, kind = self._schema.own_name(name), self._schema.type_of(name)
+            if column is None or kind is None:
+                if self._rules.json.evolution is not Evolution.IGNORE:
+                    plan.append((name, name, _no_column))
+                continue
+            if (other := seen.setdefault(column, name)) is not name:
+                raise Misfit(f"the columns {shown(other)} and {shown(name)} differ only in case")
+            reader = readers.get(name)
+            read = self._adapter.untyped(kind, self._rules.json)
+            if reader is not None:
+                read = fitted(reader, kind, read, self._rules.json.zone)
+            plan.append((name, column, read))
+        return plan
+
+
+def _no_column(value: Any) -> Any:
+    raise Misfit(f"{shown(value)} has no column in the table")
+
+
+def _named(before: ChangeRow, row: ChangeRow) -> ChangeRow:
+    """Return old values by the names that the new row has."""
+    own = {same_name(name): name for name in row}
+    return {own.get(same_name(name), name): value for name, value in before.items()}
+
+
+def _schema_of(kinds: dict[str, pa.DataType]) -> TableSchema:
+    """Return the declared columns; of names that differ only in case, rows are refused later."""
+    unique: dict[str, tuple[str, pa.DataType]] = {}
+    for name, kind in kinds.items():
+        if name:
+            unique.setdefault(same_name(name), (name, kind))
+    return TableSchema.of(unique.values())
+
+
+def fitted(reader: ColumnReader, kind: pa.DataType, untyped: Converter, zone: tzinfo) -> Converter:
+    """Return the reading of declared values for a column of another type.
+
+    Args:
+        reader: The reading by the declared type.
+        kind: The type of the column. If it does not have all values of the declared type, each
+            value decides whether it fits.
+        untyped: The reading of values without a declared type.
+        zone: The time zone of dates that become instants.
+    """
+    read, declared = reader.read, reader.kind
+    if declared == kind:
+        return read
+    if wider(kind, declared) != kind or pa.types.is_nested(kind):
+        return untyped
+    if declared == pa.date32():
+        shift = kind == INSTANT
+        return lambda value: _midnight(read(value), zone if shift else None)
+    if pa.types.is_decimal(kind):
+        return lambda value: _to_decimal(read(value), kind)
+    return read
+
+
+def _midnight(day: int | None, zone: tzinfo | None) -> int | None:
+    if day is None:
+        return None
+    if zone is None:
+        return day * _DAY_US
+    return local_instant(_EPOCH + timedelta(days=day), zone)
+
+
+def _to_decimal(value: Any, kind: pa.DataType) -> Decimal | None:
+    return None if value is None else exact_decimal(value, kind)
