@@ -1,23 +1,27 @@
 """The description of a decoder: the options of the user, which travel to the workers."""
 
+import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, tzinfo
 from enum import Enum
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+import pyarrow as pa
 
 from firetrail.errors import ConfigError
 from firetrail.pipeline.decoding.canal import CanalAdapter
 from firetrail.pipeline.decoding.changes import ChangeDecoder, ChangeRules, EventAdapter, Schemas
 from firetrail.pipeline.decoding.debezium import DebeziumAdapter
 from firetrail.pipeline.decoding.decoded import Bodies, BodyDecoder, TableName
+from firetrail.pipeline.decoding.delimited import CsvDecoder, CsvRules
 from firetrail.pipeline.decoding.json_decoder import JsonDecoder
 from firetrail.pipeline.decoding.json_values import Evolution, JsonRules, NumberUnit
 from firetrail.pipeline.decoding.maxwell import MaxwellAdapter
 from firetrail.pipeline.decoding.table_schema import EMPTY, TableSchema
 from firetrail.pipeline.decoding.text_decoder import TEXT_SCHEMA, TextDecoder
-from firetrail.pipeline.options import Option, OptionTable, Parsed
-from firetrail.settings.settings_table import Flag, OneOf
+from firetrail.pipeline.options import Option, OptionTable, Parsed, any_text
+from firetrail.settings.settings_table import Flag, OneOf, Text
 
 
 class BodyFormat(Enum):
@@ -25,6 +29,7 @@ class BodyFormat(Enum):
 
     JSON = "json"
     TEXT = "text"
+    CSV = "csv"
     CANAL = "canal"
     MAXWELL = "maxwell"
     DEBEZIUM = "debezium"
@@ -54,6 +59,13 @@ def _names(text: str) -> tuple[str, ...]:
     return names
 
 
+def _columns(text: str) -> TableSchema:
+    """Return the columns of CSV; those without a type are text."""
+    if re.fullmatch(r"\w+(\s*,\s*\w+)*", text.strip()):
+        return TableSchema.of((name.strip(), pa.string()) for name in text.split(","))
+    return TableSchema.from_ddl(text)
+
+
 OPTIONS = OptionTable(
     (
         Option("format", "format", OneOf(BodyFormat)),
@@ -64,6 +76,10 @@ OPTIONS = OptionTable(
         Option("tables", "tables", Parsed(_names, "must be patterns of DATABASE.TABLE")),
         Option("key", "key", Parsed(_names, "must be names of columns")),
         Option("zeroDates", "zero_dates", OneOf(ZeroDates)),
+        Option("columns", "columns", Parsed(_columns, "must be columns, such as id bigint, name")),
+        Option("delimiter", "delimiter", Text(r'[^\r\n"]', "must be one letter")),
+        Option("quote", "quote", Text(r"[^\r\n]", "must be one letter")),
+        Option("nullText", "null_text", any_text("the text that is null")),
     )
 )
 
@@ -85,6 +101,10 @@ class DecoderSpec:
         key: The key by which changes of a row's key are found in CDC events. Default: (), which
             takes the one that the events name.
         zero_dates: The treatment of dates of MySQL with zeros. Default: ``null``.
+        columns: The columns of CSV in the order of the fields. Default: None.
+        delimiter: The letter between fields of CSV. Default: a comma.
+        quote: The letter around fields of CSV that contain delimiters. Default: ``"``.
+        null_text: The field of CSV that is null in any column. Default: None, there is none.
     """
 
     format: BodyFormat
@@ -95,6 +115,10 @@ class DecoderSpec:
     tables: tuple[str, ...] = ()
     key: tuple[str, ...] = ()
     zero_dates: ZeroDates = ZeroDates.NULL
+    columns: TableSchema | None = None
+    delimiter: str = ","
+    quote: str = '"'
+    null_text: str | None = None
 
     @classmethod
     def from_options(cls, given: Mapping[str, str]) -> "DecoderSpec":
@@ -107,11 +131,13 @@ class DecoderSpec:
         if "format" not in values:
             allowed = ", ".join(choice.value for choice in BodyFormat)
             raise ConfigError("format", None, f"is required: {allowed}")
+        if values["format"] is BodyFormat.CSV and "columns" not in values:
+            raise ConfigError("columns", None, "is required for CSV: id bigint, name string, …")
         return cls(**values)
 
     def own_schema(self) -> TableSchema | None:
         """Return the schema that the options alone determine; None if messages are needed."""
-        return TEXT_SCHEMA if self.format is BodyFormat.TEXT else None
+        return TEXT_SCHEMA if self.format is BodyFormat.TEXT else self.columns
 
     def decoder(self, schemas: Schemas = EMPTY) -> BodyDecoder:
         """Return the decoder, in the process that uses it.
@@ -126,6 +152,10 @@ class DecoderSpec:
         if adapter is not None:
             return ChangeDecoder(adapter, schemas, ChangeRules(rules, self.tables, self.key))
         schema = schemas if isinstance(schemas, TableSchema) else EMPTY
+        if self.format is BodyFormat.CSV:
+            columns = self.columns or EMPTY
+            csv = CsvRules(columns, self.delimiter, self.quote, self.null_text, self.zone)
+            return CsvDecoder(schema, replace(csv, tombstones=self.tombstones))
         return JsonDecoder(schema, rules, tombstones=self.tombstones)
 
     def _adapter(self, rules: JsonRules) -> EventAdapter | None:
