@@ -14,7 +14,7 @@ from typing import NamedTuple
 import pytest
 from interop.servers import Servers, jars
 from interop.stock import WAIT_S, registered
-from tests.broker.processors.test_reply import TO_P1
+from tests.broker.processors.test_reply_processor import TO_P1
 from tests.broker.secured import SEND
 
 from firetrail.access.plain.plain_acl import PlainAcl

@@ -6,12 +6,12 @@ import pytest
 from tests.broker.brokers import SUBSCRIPTION, SUSPEND, Talk, talking
 from tests.client.clusters import until
 
-from firetrail.broker.admin import assignment, inspection
+from firetrail.broker.admin import assignment_processor, inspection_processor
 from firetrail.broker.config import BrokerConfig
 from firetrail.broker.filter.message_selector import TAGS_MAX
 from firetrail.broker.pop import pop_checkpoints
-from firetrail.broker.pop.pop import ATTEMPT_ID_MAX
 from firetrail.broker.pop.pop_checkpoints import INVISIBLE_MAX_MS
+from firetrail.broker.pop.pop_processor import ATTEMPT_ID_MAX
 from firetrail.broker.services import clients, long_polling, memberships, rebalance_locks, traffic
 from firetrail.broker.services.rebalance_locks import CLIENT_ID_MAX
 from firetrail.broker.state import auto_creation, group_table
@@ -232,7 +232,7 @@ class TestSubscriptions:
             hashed.append(text)
             return frozenset()
 
-        monkeypatch.setattr(inspection, "tag_hashes", hashes)
+        monkeypatch.setattr(inspection_processor, "tag_hashes", hashes)
         for _ in range(3):
             await talk.send("T1")
         await talk.pull_until("T1", 3)
@@ -315,7 +315,7 @@ class TestHeldRequests:
     async def test_a_pull_waits_for_a_limited_time(
         self, talk: Talk, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("firetrail.broker.processors.pull.PULL_MAX_S", 0.01)
+        monkeypatch.setattr("firetrail.broker.processors.pull_processor.PULL_MAX_S", 0.01)
         await talk.send("T1")
         answer = await talk.pull("T1", 1, sysFlag=HELD, suspendTimeoutMillis=10**12)
         assert answer.code == ResponseCode.PULL_NOT_FOUND
@@ -385,7 +385,7 @@ class TestCounters:
     async def test_request_modes_are_limited(
         self, talk: Talk, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(assignment, "MODES_MAX", 1)
+        monkeypatch.setattr(assignment_processor, "MODES_MAX", 1)
         codes = []
         for group in ("G1", "G2", "G1"):
             body = b'{"topic":"T1","consumerGroup":"%s","mode":"POP"}' % group.encode()

@@ -86,7 +86,7 @@ class TestRetriesInOrder:
             return SendHeaderV2(**(fields | {"reconsume_times": -50}))
 
         tries: list[bytes] = []
-        monkeypatch.setattr("firetrail.client.messages.send.SendHeaderV2", counted)
+        monkeypatch.setattr("firetrail.client.messages.send_requests.SendHeaderV2", counted)
         await self.send_two(namesrv)
         async with self.consume(namesrv, tries, fails=99, max_retries=2):
             await until(lambda: b"1" in tries)

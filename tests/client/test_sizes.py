@@ -8,7 +8,7 @@ import pytest
 from tests.client.clusters import read_all
 
 from firetrail.client import IllegalMessageError, Message, MessageQueue, Producer
-from firetrail.client.messages.send import OutgoingMessage, batch_of, check_frame, draft_of
+from firetrail.client.messages.send_requests import OutgoingMessage, batch_of, check_frame, draft_of
 from firetrail.errors import PropertiesTooLongError
 from firetrail.format import compression
 from firetrail.format.batch import BatchItem, encode_batch

@@ -12,7 +12,7 @@ from tests.crash.seeded_bugs import expect_violation
 from tests.crash.world.broker_process import broker_config
 
 from firetrail.broker.pop.pop_checkpoints import PopCheckpoints
-from firetrail.broker.state.offsets import OffsetTable
+from firetrail.broker.state.offset_table import OffsetTable
 from firetrail.broker.state.saver import Saver
 from firetrail.broker.state.topic_table import TopicTable
 from firetrail.broker.timer.delivery import TimerDelivery

@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Any, TypeVar, cast
 
 from firetrail.auth.caller import Caller
-from firetrail.broker.pop.acknowledgement import PopAck
+from firetrail.broker.pop.ack_processor import PopAck
 from firetrail.errors import RequestError
 from firetrail.proxy.conversion.protobuf_wire import EncodedMessage
 from firetrail.proxy.schema import messages

@@ -14,7 +14,7 @@ from tests.rules.ways import REFUSED, Ways, all_ways, rows
 
 from firetrail import Message, Store
 from firetrail.client import Admin, SimpleConsumer, by_tags
-from firetrail.client.cluster.arguments import checked_group
+from firetrail.client.cluster.client_arguments import checked_group
 from firetrail.errors import ConfigError, IllegalMessageError, RequestError
 from firetrail.format.batch import BatchItem, encode_batch
 from firetrail.format.layout import MAX_PROPERTIES

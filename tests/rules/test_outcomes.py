@@ -7,7 +7,7 @@ import pytest
 from tests.broker.brokers import SMALL
 
 from firetrail import Message, Store
-from firetrail.client.messages.send import encoded, result_of
+from firetrail.client.messages.send_requests import encoded, result_of
 from firetrail.errors import (
     RETRIABLE_CODES,
     ProxyError,

@@ -16,7 +16,7 @@ from tests.proxy.services import message, serving
 from firetrail import Batch, Store
 from firetrail.broker.state.topic_table import HALF_TOPIC
 from firetrail.client import Message, Producer
-from firetrail.client.messages.send import encoded
+from firetrail.client.messages.send_requests import encoded
 from firetrail.errors import IllegalMessageError
 from firetrail.format.batch import BatchItem, encode_batch
 from firetrail.format.files.timer import TIMER_TOPIC

@@ -21,10 +21,10 @@ from tests.torture.scene import scene_of
 from tests.torture.syncs import check_failed_sync
 
 from firetrail.broker.pop.pop_checkpoints import REVIVE_GROUP, PopCheckpoints
-from firetrail.broker.processors.recall import RecallProcessor
-from firetrail.broker.processors.send_back import SendBackProcessor
+from firetrail.broker.processors.recall_processor import RecallProcessor
+from firetrail.broker.processors.send_back_processor import SendBackProcessor
 from firetrail.broker.services.schedule import ScheduleService
-from firetrail.broker.state.offsets import OffsetTable
+from firetrail.broker.state.offset_table import OffsetTable
 from firetrail.broker.state.saver import Saver
 from firetrail.broker.timer.timer_service import TimerService
 from firetrail.broker.transactions.transactions import Transactions

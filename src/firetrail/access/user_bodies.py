@@ -68,7 +68,11 @@ class PolicyEntryInfo(Body):
 
     @classmethod
     def of(cls, entry: PolicyEntry) -> PolicyEntryInfo:
-        """Return the body of an entry."""
+        """Return the body of an entry.
+
+        Args:
+            entry: The entry.
+        """
         return cls(
             str(entry.resource),
             [action for action in Action if action in entry.actions],
@@ -123,7 +127,11 @@ class AclInfo(Body):
 
     @classmethod
     def of(cls, user: User) -> AclInfo | None:
-        """Return the body of a user's policies; None if there are none."""
+        """Return the body of a user's policies; None if there are none.
+
+        Args:
+            user: The user.
+        """
         policies = [
             PolicyInfo(kind, [PolicyEntryInfo.of(entry) for entry in policy.entries])
             for kind, policy in zip(PolicyType, user.policies, strict=True)
@@ -164,7 +172,11 @@ class AclInfo(Body):
         return cls(subject, [PolicyInfo(policy_type(kind), entries)])
 
     def merged(self, policies: tuple[Policy, Policy]) -> tuple[Policy, Policy]:
-        """Return policies with these entries added; raise ConfigError if one is invalid."""
+        """Return policies with these entries added; raise ConfigError if one is invalid.
+
+        Args:
+            policies: The policies.
+        """
         found = dict(zip(PolicyType, policies, strict=True))
         for policy in self.policies:
             entries = [each.entry() for each in policy.entries]
@@ -182,6 +194,9 @@ class UserFileBody(Body):
 
 def listed(content: bytes) -> list[Any]:
     """Return the list in an answer about users or policies; none if the body is empty.
+
+    Args:
+        content: The body.
 
     Raises:
         ProtocolError: It is not a list.

@@ -13,7 +13,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Self
 
-from firetrail.broker.admin.config import take_file
+from firetrail.broker.admin.config_processor import take_file
 from firetrail.broker.broker_access import BrokerAccess
 from firetrail.broker.broker_conf import check_id
 from firetrail.broker.broker_parts import Environment, Parts, combined
@@ -32,7 +32,7 @@ from firetrail.broker.roles.replicas_manager import ReplicasManager
 from firetrail.broker.roles.term_changes import RoleChange, Terms
 from firetrail.broker.services.clients import Clients
 from firetrail.broker.state.group_table import GroupTable
-from firetrail.broker.state.offsets import OffsetTable
+from firetrail.broker.state.offset_table import OffsetTable
 from firetrail.broker.state.slave_mark import SlaveMark
 from firetrail.broker.state.topic_table import TopicTable
 from firetrail.broker.term import Term, TermPlan

@@ -8,29 +8,29 @@ from pathlib import Path
 
 from firetrail.access.guard import Guard
 from firetrail.access.user_store import UserStore
-from firetrail.broker.admin.assignment import AssignmentProcessor
-from firetrail.broker.admin.config import ConfigProcessor
-from firetrail.broker.admin.consumers import ConsumerProcessor
-from firetrail.broker.admin.inspection import InspectionProcessor
+from firetrail.broker.admin.assignment_processor import AssignmentProcessor
+from firetrail.broker.admin.config_processor import ConfigProcessor
+from firetrail.broker.admin.consumer_processor import ConsumerProcessor
+from firetrail.broker.admin.inspection_processor import InspectionProcessor
 from firetrail.broker.admin.runtime_info import RuntimeInfo
-from firetrail.broker.admin.stats import StatsProcessor
-from firetrail.broker.admin.topics_groups import TopicGroupProcessor
+from firetrail.broker.admin.stats_processor import StatsProcessor
+from firetrail.broker.admin.topic_group_processor import TopicGroupProcessor
 from firetrail.broker.broker_state import BrokerState
 from firetrail.broker.config import BrokerConfig
 from firetrail.broker.filter.consumer_filters import ConsumerFilters
 from firetrail.broker.filter.message_selector import MessageSelector
-from firetrail.broker.pop.acknowledgement import AckProcessor
-from firetrail.broker.pop.orders import PopOrders
-from firetrail.broker.pop.pop import PopProcessor
+from firetrail.broker.pop.ack_processor import AckProcessor
+from firetrail.broker.pop.ordered_pops import PopOrders
 from firetrail.broker.pop.pop_checkpoints import PopCheckpoints
+from firetrail.broker.pop.pop_processor import PopProcessor
 from firetrail.broker.pop.revive import ReviveService
 from firetrail.broker.processors.consumer_checks import ConsumerChecks
-from firetrail.broker.processors.pull import Committer, PullProcessor
-from firetrail.broker.processors.query import QueryProcessor
-from firetrail.broker.processors.recall import RecallProcessor
-from firetrail.broker.processors.reply import ReplyProcessor
-from firetrail.broker.processors.send import SendProcessor
-from firetrail.broker.processors.send_back import SendBackProcessor
+from firetrail.broker.processors.pull_processor import Committer, PullProcessor
+from firetrail.broker.processors.query_processor import QueryProcessor
+from firetrail.broker.processors.recall_processor import RecallProcessor
+from firetrail.broker.processors.reply_processor import ReplyProcessor
+from firetrail.broker.processors.send_back_processor import SendBackProcessor
+from firetrail.broker.processors.send_processor import SendProcessor
 from firetrail.broker.processors.slave_refusals import slave_handlers
 from firetrail.broker.services.clients import Clients
 from firetrail.broker.services.long_polling import LongPolling
@@ -45,7 +45,7 @@ from firetrail.broker.state.excess_positions import (
 )
 from firetrail.broker.state.group_table import GroupTable
 from firetrail.broker.state.offset_files import OffsetFiles
-from firetrail.broker.state.offsets import OffsetTable
+from firetrail.broker.state.offset_table import OffsetTable
 from firetrail.broker.state.slave_mark import SlaveMark
 from firetrail.broker.state.topic_table import TopicTable
 from firetrail.broker.stored_messages import pending_destinations

@@ -8,7 +8,7 @@ from firetrail.broker.services.clients import Clients
 from firetrail.broker.services.long_polling import LongPolling
 from firetrail.broker.services.traffic import Traffic
 from firetrail.broker.state.group_table import GroupTable
-from firetrail.broker.state.offsets import OffsetTable
+from firetrail.broker.state.offset_table import OffsetTable
 from firetrail.broker.state.topic_table import TopicTable
 from firetrail.settings.settings_table import Live
 from firetrail.store.broker_store import BrokerStore

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from firetrail.broker import unsupported
-from firetrail.broker.admin.replication import ReplicationProcessor
+from firetrail.broker.admin.replication_processor import ReplicationProcessor
 from firetrail.broker.broker_parts import Environment, Parts, build, combined, handlers_of
 from firetrail.broker.replica.epoch_fence import EpochFence
 from firetrail.broker.replica.record_repair import RecordRepair

@@ -7,8 +7,8 @@ from firetrail.access.user_bodies import AclInfo, PolicyEntryInfo, PolicyInfo, U
 from firetrail.auth.credentials import Credentials
 from firetrail.auth.policies import Decision, PolicyType, UserStatus, UserType
 from firetrail.client.administration.admin import Admin
-from firetrail.client.consumers.pop import Popped
-from firetrail.client.consumers.pull import Pulled
+from firetrail.client.consumers.pop_client import Popped
+from firetrail.client.consumers.pull_client import Pulled
 from firetrail.client.consumers.pull_consumer import PullConsumer
 from firetrail.client.consumers.push.listener import Listener
 from firetrail.client.consumers.push.push_consumer import PushConsumer
@@ -23,7 +23,7 @@ from firetrail.client.consumers.push.rebalance import (
 from firetrail.client.consumers.simple_consumer import SimpleConsumer
 from firetrail.client.consumers.subscription import by_sql, by_tags
 from firetrail.client.messages.received_message import Received
-from firetrail.client.messages.send import SendResult, SendStatus
+from firetrail.client.messages.send_requests import SendResult, SendStatus
 from firetrail.client.producers.producer import Producer, Reply
 from firetrail.client.producers.transaction_outcome import Outcome
 from firetrail.errors import (

@@ -30,7 +30,7 @@ from firetrail.client.cluster.cluster_client import GRACE_S, ClusterClient
 from firetrail.client.cluster.offsets import Offsets
 from firetrail.client.loop_thread import LOOP_THREAD
 from firetrail.client.messages.received_message import Received
-from firetrail.client.messages.send import SendResult
+from firetrail.client.messages.send_requests import SendResult
 from firetrail.client.producers.transaction_outcome import Outcome
 from firetrail.errors import ClientClosedError
 from firetrail.format.kernels.draft import Message

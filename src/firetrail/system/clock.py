@@ -21,5 +21,9 @@ class Clock:
         return time.clock_gettime(time.CLOCK_BOOTTIME)
 
     def sleep_ms(self, pause_ms: int) -> None:
-        """Wait."""
+        """Wait.
+
+        Args:
+            pause_ms: The time, in milliseconds.
+        """
         time.sleep(pause_ms / 1000)

@@ -13,7 +13,7 @@ from tests.access.actors import SECRET, credentials, signed
 from tests.access.audit.test_audit_log import events
 from tests.broker.access.test_access_of_waiting_requests import PULL
 from tests.broker.brokers import Talk, talking
-from tests.broker.processors.test_reply import TO_P1
+from tests.broker.processors.test_reply_processor import TO_P1
 from tests.broker.secured import SEND
 from tests.client.clusters import until
 from tests.extras import require

@@ -17,7 +17,7 @@ from firetrail.broker.pop.pop_checkpoints import REVIVE_GROUP, PopCheckpoint, Po
 from firetrail.broker.pop.revive import ReviveService
 from firetrail.broker.state.group_table import GroupTable
 from firetrail.broker.state.offset_files import OffsetFiles
-from firetrail.broker.state.offsets import OffsetTable
+from firetrail.broker.state.offset_table import OffsetTable
 from firetrail.broker.state.topic_table import TopicTable
 from firetrail.format.files import config_json
 from firetrail.format.kernels.draft import Message

@@ -20,7 +20,7 @@ from firetrail.broker.broker import Broker
 from firetrail.broker.config import BrokerConfig
 from firetrail.broker.state.topic_table import HALF_TOPIC
 from firetrail.client import Outcome, Producer, SendStatus
-from firetrail.client.messages.send import SEND_S
+from firetrail.client.messages.send_requests import SEND_S
 from firetrail.format.batch import BatchItem, encode_batch
 from firetrail.format.values.ids import decode_message_id
 from firetrail.remoting.connections.remoting_client import RemotingClient

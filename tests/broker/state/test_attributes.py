@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from tests.broker.admin.test_topics_groups import TOPIC
+from tests.broker.admin.test_topic_group_processor import TOPIC
 from tests.broker.brokers import Field, Talk, talking
 
 from firetrail.broker.config import BrokerConfig

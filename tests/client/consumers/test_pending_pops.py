@@ -14,7 +14,7 @@ from firetrail.client import (
     Producer,
     SimpleConsumer,
 )
-from firetrail.client.consumers.pop import PopClient, Popped
+from firetrail.client.consumers.pop_client import PopClient, Popped
 
 FIRST = ConsumeFromWhere.FIRST_OFFSET
 LONG_S = 1000.0

@@ -9,7 +9,7 @@ from tests.client.clusters import fill
 from firetrail.broker.broker import Broker
 from firetrail.broker.config import BrokerConfig
 from firetrail.client import Admin, ClientClosedError, Message, Producer, SimpleConsumer, by_sql
-from firetrail.client.messages.send import DEFAULT_QUEUES
+from firetrail.client.messages.send_requests import DEFAULT_QUEUES
 from firetrail.errors import RequestError
 from firetrail.format.values.javahash import java_hash
 from firetrail.remoting.messages.bodies import ConsumeFromWhere

@@ -18,8 +18,8 @@ from firetrail.client import (
     PushConsumer,
     Received,
 )
-from firetrail.client.messages import send
-from firetrail.client.messages.send import SendStatus
+from firetrail.client.messages import send_requests
+from firetrail.client.messages.send_requests import SendStatus
 from firetrail.client.producers.message_sender import BUSY_S
 from firetrail.errors import (
     ConfigError,
@@ -223,7 +223,7 @@ class TestRequests:
         async with Producer(namesrv, "asking") as asking, Producer(namesrv, "G") as replying:
 
             async def listener(message: Received) -> None:
-                monkeypatch.setattr(send, "_compressed", lambda body: (body, COMPRESSED))
+                monkeypatch.setattr(send_requests, "_compressed", lambda body: (body, COMPRESSED))
                 await replying.reply(message, b"raw")
 
             await asking.send(Message("T", b"made"))

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from firetrail.client.consumers.pull import PullResult
+from firetrail.client.consumers.pull_client import PullResult
 from firetrail.pipeline.kernels.pick import TIME_MAX
 from firetrail.pipeline.source.options import parse_options
 from firetrail.pipeline.wire import broker_queues as module

@@ -12,7 +12,7 @@ from tests.pipeline.wire.test_batch import rows
 from firetrail import Message
 from firetrail.broker.background import BackgroundBroker
 from firetrail.client.cluster.session import Session
-from firetrail.client.consumers.pull import PullClient, PullResult
+from firetrail.client.consumers.pull_client import PullClient, PullResult
 from firetrail.errors import DataLostError, PipelineError, StoreDamagedError
 from firetrail.format.layout import RECORD_SIZE_MIN
 from firetrail.pipeline.failures import _from_text

@@ -22,7 +22,7 @@ from tests.torture.records.ledger import serial_of
 
 from firetrail.client import Admin, Message, Outcome, Producer, PushConsumer, SendStatus
 from firetrail.client.messages.received_message import Received
-from firetrail.client.messages.send import OutgoingMessage, SendResult, draft_of
+from firetrail.client.messages.send_requests import OutgoingMessage, SendResult, draft_of
 from firetrail.client.producers.transaction_outcome import end_header
 from firetrail.remoting.messages.bodies import ConsumeFromWhere
 from firetrail.remoting.wire.codes import RequestCode

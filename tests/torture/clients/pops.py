@@ -22,7 +22,7 @@ from tests.torture.clients.use import Use, config_of
 from tests.torture.records.ledger import serial_of
 
 from firetrail.client import SimpleConsumer
-from firetrail.client.consumers.pop import Popped
+from firetrail.client.consumers.pop_client import Popped
 from firetrail.errors import RequestError
 from firetrail.remoting.messages.bodies import ConsumeFromWhere
 from firetrail.remoting.wire.codes import ResponseCode

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import NamedTuple
 
-from firetrail.broker.state.offsets import OffsetTable
+from firetrail.broker.state.offset_table import OffsetTable
 from firetrail.broker.state.topic_table import TopicTable
 from firetrail.broker.stored_messages import internal_records, require_stored
 from firetrail.errors import ProtocolError, RequestError

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from firetrail.broker.filter.message_selector import MessageFilter, MessageSelector
 from firetrail.broker.state.attributes import priority_factor
 from firetrail.broker.state.group_table import GroupTable
-from firetrail.broker.state.offsets import OffsetTable
+from firetrail.broker.state.offset_table import OffsetTable
 from firetrail.broker.state.topic_table import TopicTable
 from firetrail.format.message_types import MessageType, type_of_topic
 from firetrail.format.names import RETRY_PREFIX, pop_retry_topic, pop_retry_topic_v2

@@ -9,7 +9,7 @@ yet in its own way. Its own timer skips them.
 from pathlib import Path
 
 from firetrail.broker.pop.pop_checkpoints import REVIVE_GROUP, PopCheckpoints
-from firetrail.broker.state.offsets import OffsetTable
+from firetrail.broker.state.offset_table import OffsetTable
 from firetrail.broker.state.topic_table import TopicTable
 from firetrail.broker.stored_messages import internal_records
 from firetrail.errors import FormatError

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from firetrail.client.administration.user_admin import UserAdmin
-from firetrail.client.cluster.arguments import checked_address, checked_group
+from firetrail.client.cluster.client_arguments import checked_address, checked_group
 from firetrail.client.cluster.offsets import Offsets
 from firetrail.client.messages.received_message import Received, decode_all
 from firetrail.errors import RequestError

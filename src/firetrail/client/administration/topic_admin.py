@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Iterable, Mapping
 from functools import partial
 
-from firetrail.client.cluster.arguments import check_settings, checked_address
+from firetrail.client.cluster.client_arguments import check_settings, checked_address
 from firetrail.client.cluster.cluster_client import ClusterClient
 from firetrail.client.cluster.topic_route import queues_of
 from firetrail.errors import NoRouteYetError, RequestError

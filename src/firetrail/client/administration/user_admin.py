@@ -11,7 +11,7 @@ from firetrail.access.acl_deletion import check_acl_deletion
 from firetrail.access.user_bodies import AclInfo, UserInfo, check_user_name, listed
 from firetrail.auth.policies import SUBJECT_PREFIX, Decision, PolicyType, UserStatus, UserType
 from firetrail.client.administration.topic_admin import TopicAdmin
-from firetrail.client.cluster.arguments import checked_address, one_of
+from firetrail.client.cluster.client_arguments import checked_address, one_of
 from firetrail.errors import ConfigError, RequestError, UnsupportedError
 from firetrail.format.values.arguments import several, text
 from firetrail.remoting.messages.admin.user_headers import AclHeader, UserHeader

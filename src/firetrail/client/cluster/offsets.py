@@ -1,6 +1,6 @@
 """Requests for the offsets of queues and consumer groups."""
 
-from firetrail.client.cluster.arguments import checked_queue
+from firetrail.client.cluster.client_arguments import checked_queue
 from firetrail.client.cluster.session import Session
 from firetrail.errors import RequestError
 from firetrail.format.values.arguments import number, text

@@ -14,8 +14,8 @@ from enum import Enum
 from itertools import count
 from typing import Any, Self, TypeVar
 
-from firetrail.client.cluster.arguments import name_servers
 from firetrail.client.cluster.background_tasks import BackgroundTasks
+from firetrail.client.cluster.client_arguments import name_servers
 from firetrail.client.cluster.known_routes import KnownRoutes
 from firetrail.client.cluster.name_servers import NameServers
 from firetrail.client.cluster.single_flight import SingleFlight

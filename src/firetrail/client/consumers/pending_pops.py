@@ -14,7 +14,7 @@ from contextlib import suppress
 from typing import Any, NamedTuple
 
 from firetrail.client.cluster.session import Session
-from firetrail.client.consumers.pop import PopClient, Popped
+from firetrail.client.consumers.pop_client import PopClient, Popped
 from firetrail.client.consumers.subscription import wanted_by
 from firetrail.errors import ClientClosedError, FiretrailError
 from firetrail.remoting.messages.bodies import SubscriptionData

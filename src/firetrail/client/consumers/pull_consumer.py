@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 
-from firetrail.client.cluster.arguments import checked_group, checked_queue, checked_subscription
 from firetrail.client.cluster.backoff import REACH_S
+from firetrail.client.cluster.client_arguments import (
+    checked_group,
+    checked_queue,
+    checked_subscription,
+)
 from firetrail.client.cluster.cluster_client import ClusterClient, finished_by_close
 from firetrail.client.cluster.offsets import Offsets
 from firetrail.client.cluster.topic_route import queues_of
-from firetrail.client.consumers.pull import BATCH, PullClient, Pulled
+from firetrail.client.consumers.pull_client import BATCH, PullClient, Pulled
 from firetrail.client.consumers.subscription import by_tags
 from firetrail.client.messages.received_message import Received
 from firetrail.errors import ConfigError

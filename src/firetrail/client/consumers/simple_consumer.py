@@ -6,12 +6,12 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from firetrail.client.cluster.arguments import checked_group, one_of
 from firetrail.client.cluster.backoff import REACH_S
+from firetrail.client.cluster.client_arguments import checked_group, one_of
 from firetrail.client.cluster.cluster_client import ClusterClient, finished_by_close
 from firetrail.client.cluster.independent_steps import StepFailures
 from firetrail.client.consumers.pending_pops import PendingPops, PopArguments
-from firetrail.client.consumers.pop import PopClient, Popped
+from firetrail.client.consumers.pop_client import PopClient, Popped
 from firetrail.client.consumers.subscription import check_with_brokers, wanted_of
 from firetrail.client.consumers.topic_queues import TOPIC_POLL_S, TopicQueues
 from firetrail.errors import RequestError, WrongTypeError

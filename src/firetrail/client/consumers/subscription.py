@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Callable, Iterable, Mapping
 
-from firetrail.client.cluster.arguments import checked_subscription
+from firetrail.client.cluster.client_arguments import checked_subscription
 from firetrail.client.cluster.session import Session
 from firetrail.client.messages.received_message import Received
 from firetrail.errors import ConfigError, RequestError, WrongTypeError

@@ -13,7 +13,7 @@ from firetrail.client.cluster.backoff import Backoff, pauses, was_not_sent
 from firetrail.client.cluster.known_routes import no_master
 from firetrail.client.cluster.session import Session
 from firetrail.client.cluster.topic_route import no_such_queue, queues_of
-from firetrail.client.messages.send import (
+from firetrail.client.messages.send_requests import (
     DEFAULT_QUEUES,
     OutgoingMessage,
     SendResult,

@@ -9,10 +9,10 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
 from typing import NamedTuple
 
-from firetrail.client.cluster.arguments import checked_group, checked_queue
+from firetrail.client.cluster.client_arguments import checked_group, checked_queue
 from firetrail.client.cluster.cluster_client import ClusterClient, finished_by_close
 from firetrail.client.messages.received_message import Received
-from firetrail.client.messages.send import (
+from firetrail.client.messages.send_requests import (
     SEND_S,
     SendResult,
     SendStatus,

@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 from enum import IntEnum
 
 from firetrail.client.messages.received_message import Received
-from firetrail.client.messages.send import OutgoingMessage, SendResult
+from firetrail.client.messages.send_requests import OutgoingMessage, SendResult
 from firetrail.errors import ConfigError
 from firetrail.format.kernels.draft import Message
 from firetrail.format.layout import TRANSACTION_COMMIT, TRANSACTION_NONE, TRANSACTION_ROLLBACK

@@ -9,7 +9,7 @@ from typing import NamedTuple, Self, TypeVar
 
 from firetrail.client.administration.admin import Admin
 from firetrail.client.cluster.session import Session
-from firetrail.client.consumers.pull import PullClient, PullResult
+from firetrail.client.consumers.pull_client import PullClient, PullResult
 from firetrail.client.consumers.subscription import by_tags
 from firetrail.errors import PipelineError, RequestError
 from firetrail.format.names import OFFSET_MAX

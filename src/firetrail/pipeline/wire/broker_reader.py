@@ -16,7 +16,7 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from firetrail.client.cluster.session import Session
-from firetrail.client.consumers.pull import PullClient, PullResult
+from firetrail.client.consumers.pull_client import PullClient, PullResult
 from firetrail.client.consumers.subscription import by_tags
 from firetrail.errors import DataLostError, RequestError, StoreDamagedError
 from firetrail.format import columns as col

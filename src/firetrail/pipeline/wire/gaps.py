@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from struct import Struct
 from typing import NamedTuple
 
-from firetrail.client.consumers.pull import PullResult
+from firetrail.client.consumers.pull_client import PullResult
 from firetrail.errors import StoreDamagedError
 from firetrail.format.layout import RECORD_HEAD, RECORD_SIZE_MIN
 from firetrail.pipeline.source.damage_text import SKIP_DAMAGED

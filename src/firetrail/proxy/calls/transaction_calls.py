@@ -8,7 +8,7 @@ a transaction can be ended at any time, also through another proxy.
 from collections.abc import Awaitable
 from typing import NamedTuple
 
-from firetrail.broker.processors.query import UNIQUE_KEY_QUERY
+from firetrail.broker.processors.query_processor import UNIQUE_KEY_QUERY
 from firetrail.broker.state.topic_table import HALF_TOPIC
 from firetrail.errors import FormatError, ProxyError
 from firetrail.format.layout import TRANSACTION_COMMIT, TRANSACTION_ROLLBACK

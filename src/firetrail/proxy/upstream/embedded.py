@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from firetrail.broker.broker import Broker
 from firetrail.broker.config import BrokerConfig
-from firetrail.broker.pop.acknowledgement import PopAck, PopAcks
+from firetrail.broker.pop.ack_processor import PopAck, PopAcks
 from firetrail.errors import ProxyError, RequestError
 from firetrail.format.names import reply_topic
 from firetrail.proxy.schema.messages import Code

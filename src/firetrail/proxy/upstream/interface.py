@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import Protocol, TypeVar
 
-from firetrail.broker.pop.acknowledgement import PopAck
+from firetrail.broker.pop.ack_processor import PopAck
 from firetrail.proxy.upstream.grpc_clients import ProxyClient
 from firetrail.remoting.messages.bodies import SubscriptionGroupConfig, TopicConfig, TopicRouteData
 from firetrail.remoting.wire.command import RemotingCommand

@@ -11,7 +11,7 @@ from typing import Generic, NamedTuple, TypeVar
 
 from firetrail.access.implied_permissions import SUB, no_record, require_consumed
 from firetrail.auth.caller import Caller
-from firetrail.broker.pop.acknowledgement import PopAck
+from firetrail.broker.pop.ack_processor import PopAck
 from firetrail.client.cluster.session import LONG_POLL_MARGIN_S, Session
 from firetrail.errors import FiretrailError, NoSuchError, ProxyError, RequestError
 from firetrail.format.properties import PGROUP

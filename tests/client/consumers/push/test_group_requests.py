@@ -4,7 +4,7 @@ from typing import Any
 from unittest.mock import AsyncMock, MagicMock
 
 from firetrail.client.consumers.push.group_requests import GroupRequests
-from firetrail.client.messages.send import SEND_S
+from firetrail.client.messages.send_requests import SEND_S
 from firetrail.remoting.wire.codes import RequestCode
 
 

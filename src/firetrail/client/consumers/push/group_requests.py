@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from firetrail.client.cluster.independent_steps import StepFailures
 from firetrail.client.cluster.session import Session
 from firetrail.client.messages.received_message import Received
-from firetrail.client.messages.send import SEND_S
+from firetrail.client.messages.send_requests import SEND_S
 from firetrail.errors import FiretrailError
 from firetrail.remoting.messages.bodies import ConsumerIdList
 from firetrail.remoting.messages.headers import GroupHeader, SendBackHeader

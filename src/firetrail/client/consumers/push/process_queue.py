@@ -7,7 +7,7 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable
 
 from firetrail.client.cluster.session import Session
-from firetrail.client.consumers.pull import PullClient
+from firetrail.client.consumers.pull_client import PullClient
 from firetrail.client.messages.received_message import Received
 from firetrail.errors import FiretrailError
 from firetrail.remoting.messages.bodies import MessageQueue, SubscriptionData

@@ -5,11 +5,11 @@ import logging
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from firetrail.client.cluster.arguments import checked_group, checked_queue, one_of
+from firetrail.client.cluster.client_arguments import checked_group, checked_queue, one_of
 from firetrail.client.cluster.cluster_client import ClusterClient
 from firetrail.client.cluster.independent_steps import StepFailures
 from firetrail.client.cluster.offsets import Offsets
-from firetrail.client.consumers.pull import PullClient
+from firetrail.client.consumers.pull_client import PullClient
 from firetrail.client.consumers.push.callbacks import CallbackHandlers
 from firetrail.client.consumers.push.commits import Commits
 from firetrail.client.consumers.push.group_requests import GroupRequests

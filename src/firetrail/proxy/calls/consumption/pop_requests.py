@@ -3,7 +3,7 @@
 from collections.abc import Awaitable
 
 from firetrail.auth.caller import Caller
-from firetrail.broker.pop.acknowledgement import PopAck
+from firetrail.broker.pop.ack_processor import PopAck
 from firetrail.errors import ProxyError, RequestError
 from firetrail.proxy.calls.status_codes import checked, code_of
 from firetrail.proxy.schema.messages import Code

@@ -2,7 +2,7 @@
 
 from collections.abc import Awaitable, Callable, Sequence
 
-from firetrail.broker.pop.acknowledgement import PopAck
+from firetrail.broker.pop.ack_processor import PopAck
 from firetrail.errors import ProxyError
 from firetrail.proxy.calls.consumption.pop_requests import PopRequests, receipt_error, valid_receipt
 from firetrail.proxy.calls.consumption.renewal import Renewals, RenewedMessage

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 from tests.broker.brokers import SMALL, Field, Fields, Talk, talking
 
-from firetrail.broker.processors.send_back import FIRST_RETRY_LEVEL
+from firetrail.broker.processors.send_back_processor import FIRST_RETRY_LEVEL
 from firetrail.format.names import SCHEDULE_TOPIC
 from firetrail.format.values.delay import DelayLevels
 from firetrail.format.values.ids import decode_message_id

@@ -5,7 +5,7 @@ from collections.abc import Coroutine
 from typing import Any, TypeVar
 
 import pytest
-from tests.broker.admin.test_topics_groups import commit, sent
+from tests.broker.admin.test_topic_group_processor import commit, sent
 from tests.broker.brokers import SUBSCRIPTION, SUSPEND, Field, Fields, Talk, records, talking
 from tests.broker.pops import pop
 

@@ -4,7 +4,7 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from tests.broker.admin.test_topics_groups import commit, sent
+from tests.broker.admin.test_topic_group_processor import commit, sent
 from tests.broker.brokers import SMALL, SUBSCRIPTION, SUSPEND, Fields, Talk, talking
 
 from firetrail.format.values.integers import INT64_MAX

@@ -8,7 +8,7 @@ is stored as well.
 from collections.abc import Mapping
 
 from firetrail.broker.broker_state import BrokerState
-from firetrail.broker.processors.send import SendProcessor
+from firetrail.broker.processors.send_processor import SendProcessor
 from firetrail.broker.services.clients import Client
 from firetrail.errors import RequestError
 from firetrail.format.kernels.properties import join_properties, parse_properties

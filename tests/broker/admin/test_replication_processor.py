@@ -13,7 +13,7 @@ from tests.broker.brokers import SMALL, Talk, talking
 from tests.client.clusters import until
 from tests.replication.followers import following
 
-from firetrail.broker.admin.replication import ReplicationProcessor
+from firetrail.broker.admin.replication_processor import ReplicationProcessor
 from firetrail.broker.config import BrokerConfig
 from firetrail.format.files.timer import decode_check
 from firetrail.remoting.connections.remoting_client import split_address

@@ -12,7 +12,7 @@ from tests.broker.brokers import SMALL, Fields, Talk, records, talking
 from tests.broker.pops import MINUTE_MS, StoppedClock, ack, ask_pop, change, fill, pop, popped
 
 from firetrail.broker.filter.message_selector import MessageSelector
-from firetrail.broker.pop.pop import PopProcessor
+from firetrail.broker.pop.pop_processor import PopProcessor
 from firetrail.broker.pop.queues import PopQueues
 from firetrail.format import names
 from firetrail.format.kernels.draft import Message

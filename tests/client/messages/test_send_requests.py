@@ -17,8 +17,8 @@ from firetrail.client import (
     Outcome,
     Producer,
 )
-from firetrail.client.messages import send as send_module
-from firetrail.client.messages.send import batch_of, draft_of, unique_ids
+from firetrail.client.messages import send_requests
+from firetrail.client.messages.send_requests import batch_of, draft_of, unique_ids
 from firetrail.format.values.hosts import Host
 
 QUEUE = MessageQueue("T", "broker-a", 2)
@@ -36,7 +36,7 @@ async def test_born_time_is_sent_unchanged(namesrv: str) -> None:
 
 def test_ids_count_from_the_start_of_the_local_month(monkeypatch: pytest.MonkeyPatch) -> None:
     machine = Machine()
-    monkeypatch.setattr(send_module, "SYSTEM", machine.system)
+    monkeypatch.setattr(send_requests, "SYSTEM", machine.system)
     month = datetime(2026, 2, 1).timestamp()
     machine.clock.set_wall(int(month * 1000) + 86_400_007)
     ids = unique_ids("10.1.2.3", 1, 2)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from firetrail.broker.broker_state import BrokerState
-from firetrail.broker.pop.orders import PopOrders
+from firetrail.broker.pop.ordered_pops import PopOrders
 from firetrail.broker.pop.pop_checkpoints import (
     Key,
     PopCheckpoint,

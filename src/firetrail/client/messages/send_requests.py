@@ -7,7 +7,7 @@ from enum import StrEnum
 from itertools import count
 from typing import NamedTuple
 
-from firetrail.client.cluster.arguments import checked_queue
+from firetrail.client.cluster.client_arguments import checked_queue
 from firetrail.client.cluster.session import ROLE_CODES
 from firetrail.errors import (
     FiretrailError,

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from tests.broker.brokers import SMALL, Talk, talking
 
-from firetrail.broker.admin.config import CHANGEABLE
+from firetrail.broker.admin.config_processor import CHANGEABLE
 from firetrail.broker.broker import Broker
 from firetrail.broker.broker_conf import load_entries
 from firetrail.broker.config import BrokerConfig

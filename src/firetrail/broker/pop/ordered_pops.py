@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from firetrail.broker.state.excess_positions import ExcessPosition, Overshoot, drop_orders
 from firetrail.broker.state.group_table import GroupTable
-from firetrail.broker.state.offsets import OffsetTable
+from firetrail.broker.state.offset_table import OffsetTable
 from firetrail.broker.state.saver import Saver
 from firetrail.broker.state.topic_table import TopicTable
 from firetrail.errors import RequestError
