@@ -60,6 +60,11 @@ def listed_queues(names: str) -> list[str]:
     return [name for name in listed_names(names) if is_light(name) and is_folder_name(name)]
 
 
+def is_in_light_queue(properties: ReadableBuffer, name: str) -> bool:
+    """Return whether the properties of a record name a light queue."""
+    return name in listed_names(get_property(properties, INNER_MULTI_DISPATCH) or "")
+
+
 def numbered_queues(properties: ReadableBuffer) -> list[tuple[str, int]]:
     """Return the light queues that a record is in, and its number in each."""
     names = get_property(properties, INNER_MULTI_DISPATCH)

@@ -5,12 +5,13 @@ from typing import NoReturn
 
 from firetrail.errors import StoreBusyError, StoreDamagedError
 from firetrail.format.columns import Check
+from firetrail.format.light import is_light
 from firetrail.format.record import Record
 from firetrail.store.dispatch.dispatcher import HELP_S
 from firetrail.store.engine import Engine
 from firetrail.store.integrity.damage_ledger import DamagedPlace, DamageLedger, QueueUnit
 from firetrail.store.integrity.damaged_messages import DamageReports, record_damage
-from firetrail.store.integrity.queue_place import contradiction, misplacement
+from firetrail.store.integrity.queue_place import contradiction, misplacement, names_light_queue
 from firetrail.store.log.log_records import is_good, record_offset
 from firetrail.store.queues.filter_bits import FilterBits
 from firetrail.store.reads.queue_records import QueueRecords
@@ -20,6 +21,15 @@ from firetrail.store.results import GetResult, GetStatus, PutResult
 SKIPPED_UNITS_MAX = 8
 """Maximum number of damaged units that one read skips; it searches the log for the record of
 each."""
+
+
+def _good_in_light_queue(name: str, found: GetResult) -> int | None:
+    """Return how many messages come before one that does not name the light queue.
+
+    None if all of them name it. The kernels compare the messages of other queues.
+    """
+    places = enumerate(found.buffers)
+    return next((at for at, record in places if not names_light_queue(record, name)), None)
 
 
 class CheckedReads:
@@ -61,7 +71,13 @@ class CheckedReads:
         for _ in range(SKIPPED_UNITS_MAX):
             try:
                 result = self._get(topic, queue_id, offset, max_count, tags, bits, check)
-                return self._engine.statistics.noted(result)
+                good = _good_in_light_queue(topic, result) if is_light(topic) else None
+                if good is None:
+                    return self._engine.statistics.noted(result)
+                if good > 0:
+                    max_count = good
+                    continue
+                offset = self.note_damaged(topic, queue_id, offset, 0, tags, bits)
             except StoreDamagedError as error:  # about the message at this offset
                 if self.damage.awaits_repair(error, (topic, queue_id, offset)):
                     return self._nothing(GetStatus.OFFSET_OVERFLOW_ONE, topic, queue_id, offset)

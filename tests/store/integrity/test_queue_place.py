@@ -85,3 +85,34 @@ def test_an_embedded_reader_is_told(tmp_path: Path, machine: Machine) -> None:
         with pytest.raises(StoreDamagedError, match=r"message 5 of T/0: it says .* message 6"):
             next(found)
         assert consumed(store, 1) == list(range(COUNT))
+
+
+@pytest.mark.parametrize("hit", [0, 2])
+def test_a_light_queue_shows_no_message_that_does_not_name_it(
+    tmp_path: Path, machine: Machine, hit: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A unit points to a message of another topic."""
+    config = CONFIG.replace(light_queues=True)
+    named = {"INNER_MULTI_DISPATCH": "%LMQ%a"}
+    with BrokerStore.open(tmp_path, config, system=machine.system) as store:
+        for number in range(4):
+            store.embedded.put(Message("T", b"%d" % number, properties=named))
+            store.embedded.put(Message("Secret", b"s"))
+    other = records(tmp_path)[2 * hit + 1]
+    path = tmp_path / queue_folder("%LMQ%a", 0) / f"{0:020}"
+    unit = UNIT.struct.pack(other.physical_offset, other.size, 0)
+    overwrite(path, hit * UNIT.size, unit)
+    good = [number for number in range(4) if number != hit]
+    with BrokerStore.open(tmp_path, config, system=machine.system) as store:
+        found, offset = [], 0
+        while offset < 4:
+            result = store.reads.get_hashed("%LMQ%a", 0, offset)
+            found += [int(record.body) for record in result.messages()]
+            offset = result.next_offset
+        assert found == good
+        assert f"%LMQ%a queue 0: message {hit} is damaged and left out" in caplog.text
+        assert not len(store.damage)  # the record is a good one of its own queue
+        reading = store.embedded.read("%LMQ%a", 0)
+        assert [int(next(reading).body) for _ in range(hit)] == good[:hit]
+        with pytest.raises(StoreDamagedError, match=rf"message {hit} of %LMQ%a/0: its unit"):
+            next(reading)

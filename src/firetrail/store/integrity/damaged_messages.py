@@ -7,6 +7,7 @@ from firetrail.format.columns import Check, Columns, Stop
 from firetrail.format.files.unit import PRE_BLANK, ConsumeQueueUnit
 from firetrail.format.kernels.scan import scan
 from firetrail.format.layout import UNIT
+from firetrail.format.light import is_light
 from firetrail.storage.segment import Segment
 from firetrail.storage.segment_queue import SegmentQueue
 from firetrail.store.integrity.queue_place import contradiction
@@ -55,8 +56,11 @@ def record_damage(
 
 
 def _contradiction(log: SegmentQueue, queue: ConsumeQueue, offset: int) -> str:
-    """Return the contradiction between a unit and its record; empty if they agree."""
-    unit = queue.unit(offset)
+    """Return the contradiction between a unit and its record; empty if they agree.
+
+    A record that contradicts a unit of a light queue is a good one of its own queue.
+    """
+    unit = queue.unit(offset) if not is_light(queue.topic) else None
     record = record_at(log, unit.physical_offset) if unit is not None else None
     return contradiction(log, queue, offset, record) if record is not None else ""
 

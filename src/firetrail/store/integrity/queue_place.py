@@ -3,14 +3,14 @@
 A record contains its topic, its queue and its queue offset, which only the checksum of
 ``property_crc`` covers. If the queue unit through which a record is read says otherwise, one of the
 two is damaged. The kernels compare them too (:func:`~firetrail.format.kernels.scan.is_message`);
-this module decides about records that they refuse. A unit of a light queue says nothing about a
-record.
+this module decides about records that they refuse. A record names its light queues in a property;
+its numbers in them may differ from those of their units.
 
 Java can leave a queue in which the numbers of all records differ from those of their units by a
 constant. Such a difference is no damage: it shows in the neighbours as well.
 """
 
-from firetrail.format.light import is_light
+from firetrail.format.light import is_in_light_queue, is_light
 from firetrail.format.record import Record, decode_record
 from firetrail.storage.segment_queue import SegmentQueue
 from firetrail.store.integrity.damage_ledger import QueueUnit
@@ -34,7 +34,7 @@ def contradiction(log: SegmentQueue, queue: ConsumeQueue, offset: int, record: m
         record: The record, whose checksums are right.
     """
     if is_light(queue.topic):
-        return ""
+        return "" if names_light_queue(record, queue.topic) else "it does not name this light queue"
     topic, queue_id, number = _named(record)
     if (topic, queue_id) != (queue.topic, queue.queue_id):
         return f"it says that it is a message of {topic}/{queue_id}"
@@ -42,6 +42,13 @@ def contradiction(log: SegmentQueue, queue: ConsumeQueue, offset: int, record: m
     if shift and shift not in (_shift(log, queue, offset - 1), _shift(log, queue, offset + 1)):
         return f"it says that it is message {number}"
     return ""
+
+
+def names_light_queue(record: memoryview, name: str) -> bool:
+    """Return whether a record, whose checksums are right, is a message of a light queue."""
+    found = decode_record(record, check_crc=False)
+    assert isinstance(found, Record)
+    return is_in_light_queue(found.raw_properties, name)
 
 
 def misplacement(

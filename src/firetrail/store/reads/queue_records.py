@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from firetrail.errors import FormatError, StoreDamagedError
 from firetrail.format.columns import Check
+from firetrail.format.light import is_in_light_queue, is_light
 from firetrail.format.record import Record, decode_message
 from firetrail.storage.segment_queue import SegmentQueue
 from firetrail.store.integrity.damaged_messages import READ_REMEDY
@@ -56,9 +57,12 @@ class QueueRecords:
         """Yield the messages that a get found; raise StoreDamagedError at a damaged one."""
         for place, buffer in enumerate(result.buffers):
             try:
-                yield decode_message(buffer)
+                message = decode_message(buffer)
             except FormatError as error:
                 raise self._reader.damage(topic, queue_id, position, place, wanted) from error
+            if is_light(topic) and not is_in_light_queue(message.raw_properties, topic):
+                raise self._reader.damage(topic, queue_id, position, place, wanted)
+            yield message
 
     def decoded(self, buffer: memoryview) -> Record:
         """Decode a message in the log; raise StoreDamagedError if its bytes have changed."""
