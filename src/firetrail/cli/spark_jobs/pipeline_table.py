@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from firetrail.pipeline.tables.table_job import TableResult
 
 DESCRIPTION = """\
-Append the messages of a topic to a Delta table with typed columns. Requires the extra 'delta'.
+Add the messages of a topic to a Delta table with typed columns. Requires the extra 'delta'. With
+--upsert, the table has the newest version of each key.
 
 Each run continues where the last one ended. If a run was killed, run it again: every message is in
 the table once. The store may be in use. Messages that do not fit go, with the reason, to a second
@@ -30,13 +31,14 @@ that it belongs to, which is necessary if there are several brokers, or several 
 EXAMPLES = """\
   firetrail pipeline table data orders --to lake/orders
   firetrail pipeline table data orders --to lake/orders --schema 'id bigint, total decimal(10,2)'
+  firetrail pipeline table data orders --to lake/newest --upsert id
   firetrail pipeline table a=/archive/a a=/data/a b=/data/b orders --to lake/orders"""
 
 
 def add(subparsers: Subparsers) -> None:
     """Add the parser."""
     parser = common.add_plain_parser(
-        subparsers, "table", "append a topic to a Delta table", DESCRIPTION, EXAMPLES
+        subparsers, "table", "add a topic to a Delta table", DESCRIPTION, EXAMPLES
     )
     parser.add_argument(
         "sources", metavar="SOURCE", nargs="+", help="folder of a store, or an archive"
@@ -73,6 +75,19 @@ def add(subparsers: Subparsers) -> None:
         action="store_const",
         const=False,
         help="leave out the columns that describe the message",
+    )
+    parser.add_argument(
+        "--upsert",
+        metavar="KEY",
+        help="columns that identify a row, separated by commas: the table keeps the newest version "
+        "of each, and an empty body deletes (default: every message is added)",
+    )
+    parser.add_argument(
+        "--buckets",
+        metavar="N",
+        type=common.positive,
+        help="parts of a new table with --upsert, of which a run writes those again that its "
+        "messages touch (default: 16)",
     )
     parser.add_argument(
         "--strict", action="store_true", help="stop, and add nothing, if a message does not fit"
@@ -115,6 +130,8 @@ def run(args: argparse.Namespace) -> ExitCode:
             schema=args.schema,
             prefix=args.prefix,
             message_columns=args.message_columns,
+            upsert=args.upsert,
+            buckets=args.buckets,
             strict=args.strict,
             allow_gap=args.allow_gap,
             on_plan=on_plan,
@@ -130,10 +147,14 @@ def _print(args: argparse.Namespace, done: TableResult) -> None:
         return
     for change in done.changes:
         print(change)
+    if done.updated or done.deleted:
+        replaced = f", {done.updated:,} replaced, {done.deleted:,} deleted"
+    else:
+        replaced = ""
     skipped = f", {counted(done.skipped, 'message')} skipped" if done.skipped else ""
     print(
         f"{done.table}: {counted(done.rows, 'row')} of {counted(done.messages, 'message')} "
-        f"added{skipped}; {counted(done.total_rows, 'row')} in total"
+        f"added{replaced}{skipped}; {counted(done.total_rows, 'row')} in total"
     )
     if done.lost:
         say(f"{counted(done.lost, 'message')} had been deleted before they were read")

@@ -11,6 +11,7 @@ import pyarrow as pa
 from firetrail.pipeline.decoding.arrow_types import list_of, members_of, same_name, struct_of
 from firetrail.pipeline.decoding.table_schema import TableSchema
 from firetrail.pipeline.source.schema import TEXT_MAP, TEXTS, TIMESTAMP
+from firetrail.pipeline.tables.keys import BUCKET
 
 PREFIX = "_"
 """Default of the prefix of message columns."""
@@ -58,7 +59,7 @@ class TableColumns:
         They are the decoder's, without the characters that Delta refuses, and with a number at the
         end where the name is taken. Columns are only added at the end, so names never change.
         """
-        taken = {same_name(name) for name in self.message_names.values()}
+        taken = {same_name(name) for name in (*self.message_names.values(), BUCKET)}
         found = {}
         for name in self.decoded.names:
             found[name] = _free_name(name, taken)

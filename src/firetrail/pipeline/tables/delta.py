@@ -6,7 +6,7 @@ its commit info. Commits that only rearrange or remove old files (OPTIMIZE, VACU
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,8 @@ import pyarrow as pa
 from firetrail.errors import LakeError
 from firetrail.pipeline.jobs.archive.table_formats import library
 from firetrail.pipeline.lakes.folder import LakeFolder
-from firetrail.pipeline.tables.table_manifest import TableFile
+from firetrail.pipeline.tables.keys import BUCKET
+from firetrail.pipeline.tables.table_manifest import NO_BUCKET, ReplacedFile, TableFile
 from firetrail.system import SYSTEM
 
 _TABLE, _SEQUENCE = "firetrail.table", "firetrail.sequence"
@@ -89,9 +90,10 @@ class DeltaWriter:
         sequence: int,
         known: int | None,
         *,
+        removed: Sequence[ReplacedFile] = (),
         rewritten: bool = False,
     ) -> int:
-        """Add files, unless the transaction ``sequence`` was committed before.
+        """Add and remove files, unless the transaction ``sequence`` was committed before.
 
         The table is created if it does not exist, and gets the columns that it lacks.
 
@@ -100,6 +102,7 @@ class DeltaWriter:
             files: The files, which exist.
             sequence: The sequence of the manifest.
             known: The version after the last commit of this job.
+            removed: The files to remove.
             rewritten: Whether the files replace all others.
 
         Returns:
@@ -114,9 +117,10 @@ class DeltaWriter:
             if not rewritten:
                 self._add_columns(table, schema, sequence)
             table.create_write_transaction(
-                [self._addition(file) for file in files],
+                [*map(self._addition, files), *([] if rewritten else map(self._removal, removed))],
                 "overwrite" if rewritten else "append",
                 schema if rewritten else table.schema(),
+                partition_by=_partitions(schema),
                 commit_properties=self._properties(
                     sequence, app_transactions=[self._library.Transaction(self._id, sequence)]
                 ),
@@ -140,13 +144,18 @@ class DeltaWriter:
         for folder in (log, log.parent, log.parent.parent):
             SYSTEM.files.sync_folder(folder)
 
-    def files(self) -> list[str]:
-        """Return the paths of the files of the table, relative to it."""
+    def files(self) -> list[ReplacedFile]:
+        """Return the files of the table."""
         if not self.exists():
             return []
-        actions = pa.table(self._library.DeltaTable(self._lake.place).get_add_actions())
-        paths: list[str] = actions.column("path").to_pylist()
-        return paths
+        table = self._library.DeltaTable(self._lake.place)
+        actions = pa.table(table.get_add_actions(flatten=True)).to_pylist()
+        return [
+            ReplacedFile(
+                each["path"], each["size_bytes"], int(each.get(f"partition.{BUCKET}", NO_BUCKET))
+            )
+            for each in actions
+        ]
 
     def _open(self, schema: pa.Schema, sequence: int) -> Any:
         if self.exists():
@@ -154,6 +163,7 @@ class DeltaWriter:
         return self._library.DeltaTable.create(
             self._lake.place,
             schema=schema,
+            partition_by=_partitions(schema),
             configuration={_TABLE: self._id},
             raise_if_key_not_exists=False,
             commit_properties=self._properties(sequence),
@@ -173,4 +183,20 @@ class DeltaWriter:
 
     def _addition(self, file: TableFile) -> Any:
         transaction = import_module("deltalake.transaction")
-        return transaction.AddAction(file.path, file.size, {}, 0, True, file.stats)
+        return transaction.AddAction(
+            file.path, file.size, _partition_of(file.bucket), 0, True, file.stats
+        )
+
+    def _removal(self, file: ReplacedFile) -> Any:
+        transaction = import_module("deltalake.transaction")
+        return transaction.RemoveAction(
+            file.path, True, SYSTEM.clock.now_ms(), file.size, _partition_of(file.bucket)
+        )
+
+
+def _partitions(schema: pa.Schema) -> list[str]:
+    return [BUCKET] if BUCKET in schema.names else []
+
+
+def _partition_of(bucket: int) -> dict[str, str]:
+    return {} if bucket == NO_BUCKET else {BUCKET: str(bucket)}

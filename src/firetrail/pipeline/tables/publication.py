@@ -10,13 +10,17 @@ import pyarrow as pa
 from firetrail.errors import LakeError
 from firetrail.pipeline.jobs.archive.manifest import FOLDER, MANIFEST, PENDING
 from firetrail.pipeline.lakes.location import open_folder
+from firetrail.pipeline.tables.bucket_rows import STAGED
 from firetrail.pipeline.tables.columns import REJECTED_SCHEMA, TableColumns
 from firetrail.pipeline.tables.delta import DeltaWriter
+from firetrail.pipeline.tables.keys import BUCKET
+from firetrail.pipeline.tables.merge import DELETES
 from firetrail.pipeline.tables.table_files import remove_unfinished
 from firetrail.pipeline.tables.table_manifest import (
     MAIN,
     REJECTED,
     PendingCommit,
+    ReplacedFile,
     TableManifest,
     decode_manifest,
     decode_pending,
@@ -73,7 +77,17 @@ class Publication:
                 self.lake.remove(PENDING)
         for lake in self.lakes.values():
             remove_unfinished(lake)
+        self.clean()
         return self._manifest
+
+    def clean(self) -> None:
+        """Remove staged rows, and files of deleted keys that the manifest does not name."""
+        if self._manifest is None or not self._manifest.key:
+            return
+        current = set(self._manifest.deletes.values())
+        for name in self.lake.names():
+            if name.startswith((STAGED, DELETES)) and name not in current:
+                self.lake.remove(name)
 
     def begin(self, manifest: TableManifest) -> None:
         """Publish the manifest of a new table, before its first files exist."""
@@ -88,16 +102,17 @@ class Publication:
         self.lake.replace(PENDING, pending.encode())
         return self._complete(pending)
 
-    def files(self) -> list[str]:
-        """Return the paths of the files of the main table."""
+    def files(self) -> list[ReplacedFile]:
+        """Return the files of the main table."""
         return [] if self._manifest is None else self._writer(self._manifest, MAIN).files()
 
     def _complete(self, pending: PendingCommit) -> TableManifest:
         manifest = pending.manifest
         versions: dict[str, int] = {}
+        self.lake.reveal(manifest.deletes.values())
         for name in (MAIN, REJECTED):
             files = pending.added[name]
-            if not files:
+            if not files and not (name == MAIN and pending.removed):
                 continue
             self.lakes[name].reveal([file.path for file in files])
             versions[name] = self._writer(manifest, name).commit(
@@ -105,6 +120,7 @@ class Publication:
                 files,
                 manifest.sequence,
                 manifest.versions.get(name),
+                removed=pending.removed if name == MAIN else (),
                 rewritten=pending.rewritten and name == MAIN,
             )
         self._manifest = manifest = manifest.with_versions(versions)
@@ -117,6 +133,5 @@ class Publication:
 
 
 def _schema(manifest: TableManifest) -> pa.Schema:
-    options = manifest.options
-    prefix = options["prefix"] if options["message_columns"] else None
-    return TableColumns(manifest.schema, prefix).schema
+    schema = TableColumns(manifest.schema, manifest.prefix).schema
+    return schema.append(pa.field(BUCKET, pa.int32())) if manifest.key else schema

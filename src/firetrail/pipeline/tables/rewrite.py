@@ -30,14 +30,15 @@ def rewrite_file(task: RewriteTask) -> list[TableFile]:
     try:
         with task.lake.filesystem.open_input_file(task.lake.path(task.path)) as file:
             for batch in pq.ParquetFile(file).iter_batches():
-                writer.write(_cast(pa.Table.from_batches([batch]), task.schema))
+                writer.write(cast_rows(pa.Table.from_batches([batch]), task.schema))
         return writer.close()
     except BaseException:
         writer.abandon()
         raise
 
 
-def _cast(rows: pa.Table, schema: pa.Schema) -> pa.Table:
+def cast_rows(rows: pa.Table, schema: pa.Schema) -> pa.Table:
+    """Return rows with the columns and types of a schema; columns that they lack are null."""
     present = set(rows.schema.names)
     arrays = [
         rows.column(field.name).cast(field.type)

@@ -25,7 +25,9 @@ from firetrail.pipeline.decoding.decoded import (
 from firetrail.pipeline.decoding.spec import DecoderSpec
 from firetrail.pipeline.decoding.table_schema import TableSchema
 from firetrail.pipeline.lakes.folder import LakeFolder
+from firetrail.pipeline.tables.bucket_rows import DELETE, BucketRows, BucketStager
 from firetrail.pipeline.tables.columns import REJECTED_SCHEMA, TableColumns, message_arrays
+from firetrail.pipeline.tables.keyed_rows import with_keys
 from firetrail.pipeline.tables.progress import NewestMessage, Span, SpanCollector
 from firetrail.pipeline.tables.table_files import TableWriter
 from firetrail.pipeline.tables.table_manifest import LOCK, MAIN, REJECTED, TableFile
@@ -46,6 +48,11 @@ class TableTask(NamedTuple):
     columns: TableColumns
     lakes: dict[str, LakeFolder]
     """The folders of the tables by MAIN and REJECTED."""
+    key: tuple[str, ...]
+    """The columns of the key, as the decoder names them; none if the rows are only added."""
+    buckets: int
+    in_memory: bool
+    """Whether rows with a key stay in memory, because the driver merges them."""
     sequence: int
     token: str
 
@@ -62,6 +69,7 @@ class TaskResult(NamedTuple):
     messages: int
     skipped: int
     files: dict[str, list[TableFile]]
+    staged: dict[int, BucketRows]
     worker: str
     first_reject: str
     """The position and the reason of the first rejected message; empty if there is none."""
@@ -99,6 +107,9 @@ class _TaskRun:
             table: TableWriter(lake, stem, task.token, schemas[table])
             for table, lake in task.lakes.items()
         }
+        self._stager = BucketStager(
+            task.lakes[MAIN], f"{task.token}-{stem}", task.buckets, task.in_memory
+        )
 
     def run(self) -> TaskResult:
         for batch in self._task.part.batches():
@@ -116,6 +127,7 @@ class _TaskRun:
             self._spans.rows,
             self._skipped,
             files,
+            {} if wider else self._stager.finish(),
             worker_name(),
             self._first_reject,
         )
@@ -141,6 +153,9 @@ class _TaskRun:
             self._schema = self._schema.widened(part.schema).schema
         if self._schema is not self._task.columns.decoded:
             return  # the task runs again
+        if self._task.key:
+            self._stage(batch, part)
+            return
         rows, messages = part.rows, part.messages
         deletes = pc.equal(part.operations, int(Operation.DELETE))
         if pc.any(deletes).as_py():
@@ -151,6 +166,14 @@ class _TaskRun:
             rows, messages = rows.filter(kept), messages.filter(kept)
         chosen = batch if _is_all(messages, batch) else batch.take(messages)
         self._writers[MAIN].write(self._task.columns.rows(rows, chosen, self._task.part.broker))
+
+    def _stage(self, batch: pa.RecordBatch, part: TableRows) -> None:
+        """Stage the rows of a table with a key, if they have one."""
+        keyed = with_keys(batch, part, self._task.key)
+        self._reject(batch, keyed.rejects)
+        chosen = batch.take(keyed.messages)
+        rows = self._task.columns.rows(keyed.rows, chosen, self._task.part.broker)
+        self._stager.add(rows.append_column(DELETE, keyed.deletes), keyed.keys)
 
     def _reject(self, batch: pa.RecordBatch, rejects: Sequence[Reject]) -> None:
         if not rejects or self._schema is not self._task.columns.decoded:

@@ -1,4 +1,4 @@
-"""The table job: it appends the new messages of a topic to a Delta table, each exactly once.
+"""The table job: it adds the new messages of a topic to a Delta table, each exactly once.
 
 A run plans what is new in the sources, lets tasks decode it and write files, and publishes them
 (:mod:`firetrail.pipeline.tables.publication`). Little work is done in the driver, without Spark.
@@ -19,7 +19,9 @@ from firetrail.pipeline.decoding.spec import DecoderSpec
 from firetrail.pipeline.decoding.table_schema import EMPTY, TableSchema, merged
 from firetrail.pipeline.jobs.archive.archive_job import OnPlan
 from firetrail.pipeline.tables.broker_names import named_sources, stages_of
+from firetrail.pipeline.tables.bucket_change import BucketMerges, Change, checked_key
 from firetrail.pipeline.tables.columns import TableColumns
+from firetrail.pipeline.tables.merge import merge_bucket
 from firetrail.pipeline.tables.progress import BrokerProgress, lost_between
 from firetrail.pipeline.tables.publication import Publication
 from firetrail.pipeline.tables.rewrite import RewriteTask, rewrite_file
@@ -29,6 +31,7 @@ from firetrail.pipeline.tables.table_manifest import (
     MAIN,
     REJECTED,
     PendingCommit,
+    ReplacedFile,
     TableFile,
     TableManifest,
 )
@@ -42,6 +45,8 @@ from firetrail.pipeline.tables.table_sources import (
 )
 from firetrail.pipeline.tasks import run_tasks
 
+INLINE_MERGE_BYTES = 64 << 20
+"""With at most this much to rewrite, a table with a key is merged in the driver, too."""
 INLINE_BYTES = 8 << 20
 """A round with at most this much to read is done in the driver: Spark would take longer."""
 SAMPLE = 2000
@@ -57,6 +62,8 @@ class TableResult(NamedTuple):
     table: str
     messages: int  # read by this run
     rows: int  # added
+    updated: int  # rows that a newer version replaced
+    deleted: int  # rows
     rejected: int  # added to the table of rejected messages
     skipped: int  # messages that become no rows
     lost: int  # deleted before they were read
@@ -80,12 +87,14 @@ def table(
     schema: str | None = None,
     prefix: str | None = None,
     message_columns: bool | None = None,
+    upsert: str | Sequence[str] | None = None,
+    buckets: int | None = None,
     strict: bool = False,
     allow_gap: bool = False,
     split_bytes: int | None = None,
     on_plan: OnPlan = lambda tasks: None,
 ) -> TableResult:
-    """Append the messages of a topic that a Delta table does not have yet.
+    """Add the messages of a topic that a Delta table does not have yet.
 
     The sources are only read and may be in use. If the run fails or is killed, run it again: every
     message is in the table once. The messages that do not fit are in a second table, whose name
@@ -109,6 +118,10 @@ def table(
             for a new one.
         message_columns: Whether the table has message columns. None, the default, is as before,
             and True for a new table.
+        upsert: Columns of the bodies that are the key of a row, such as ``"id"`` or
+            ``"shop,order"``: the table keeps the newest version of each key. None, the default, is
+            as before, and no key for a new table.
+        buckets: Number of buckets of a new table with a key. None, the default, is 16.
         strict: Raise an error, and add nothing, if a message does not fit. Default: False.
         allow_gap: Continue although messages were deleted before they were read. Default: False.
         split_bytes: Bytes of log per task; by default a size that keeps all processors busy.
@@ -135,6 +148,8 @@ def table(
         schema,
         prefix,
         message_columns,
+        upsert,
+        buckets,
         strict,
         allow_gap,
         split_bytes,
@@ -215,27 +230,51 @@ class _TableJob:
         small = sum(plan.size for plan in plans) <= INLINE_BYTES
         results, schema = self._decode(manifest, spec, parts, schema, small)
         brokers = {plan.source.broker: self._read(manifest, plan, results) for plan in plans}
-        done = self._result(manifest, schema, results, brokers)
         known = {name: manifest.progress(name) for name in brokers}
         if schema == manifest.schema and brokers == known:
-            return manifest, done
+            return manifest, self._result(manifest, manifest, results, Change())
         new = replace(
             manifest,
             sequence=manifest.sequence + 1,
             schema=schema,
             brokers={**manifest.brokers, **brokers},
-            rows=done.total_rows,
-            rejected=done.total_rejected,
-            skipped=manifest.skipped + done.skipped,
+            skipped=manifest.skipped + sum(result.skipped for result in results),
+            rejected=manifest.rejected + sum(result.rows(REJECTED) for result in results),
         )
-        added: dict[str, list[TableFile]] = {
-            name: [file for result in results for file in result.files[name]]
-            for name in (MAIN, REJECTED)
-        }
-        rewritten = _changes_types(manifest.schema, schema)
-        if rewritten:
-            added[MAIN] += self._rewrite(manifest, new)
-        return self._publication.publish(PendingCommit(new, added, rewritten)), done
+        change = self._change(manifest, new, results, small)
+        new = replace(new, rows=manifest.rows + change.inserted - change.deleted)
+        new = replace(new, deletes=change.deletes if new.key else {})
+        rejected = [file for result in results for file in result.files[REJECTED]]
+        pending = PendingCommit(
+            new,
+            {MAIN: change.files, REJECTED: rejected},
+            change.removed,
+            _changes_types(manifest.schema, schema),
+        )
+        published = self._publication.publish(pending)
+        self._publication.clean()
+        return published, self._result(manifest, published, results, change)
+
+    def _change(
+        self,
+        manifest: TableManifest,
+        new: TableManifest,
+        results: Sequence[TaskResult],
+        small: bool,
+    ) -> Change:
+        """Return the files of the main table that are new, or that others replace."""
+        always = _changes_types(manifest.schema, new.schema)
+        old = self._publication.files() if always or new.key else []
+        if new.key:
+            merges = BucketMerges(self._publication.lake, manifest, new, self._token)
+            tasks = merges.tasks([result.staged for result in results], old, always=always)
+            small = small and merges.size <= INLINE_MERGE_BYTES
+            return merges.change(self._execute(merge_bucket, tasks, small))
+        files = [file for result in results for file in result.files[MAIN]]
+        rows = sum(file.rows for file in files)
+        if always:
+            files += self._rewrite(new, old)
+        return Change(files, inserted=rows)
 
     def _first_schema(
         self, manifest: TableManifest, spec: DecoderSpec, parts: Sequence[SourcePart]
@@ -264,7 +303,7 @@ class _TableJob:
         small: bool,
     ) -> tuple[list[TaskResult], TableSchema]:
         """Write the rows of all parts with one schema, and return it with the results."""
-        prefix = manifest.options["prefix"] if manifest.options["message_columns"] else None
+        key = tuple(checked_key(manifest, schema)) if parts else ()
         done: dict[int, TaskResult] = {}
         for _ in range(_ROUNDS_MAX):
             tasks = [
@@ -272,8 +311,11 @@ class _TableJob:
                     part,
                     number,
                     spec,
-                    TableColumns(schema, prefix),
+                    TableColumns(schema, manifest.prefix),
                     self._publication.lakes,
+                    key,
+                    manifest.options["buckets"],
+                    small,
                     manifest.sequence + 1,
                     self._token,
                 )
@@ -287,6 +329,7 @@ class _TableJob:
             if not wider:
                 return [done[number] for number in sorted(done)], schema
             before, schema = schema, merged([schema, *wider]).schema
+            checked_key(manifest, schema)
             if _changes_types(before, schema):
                 done.clear()
         raise PipelineError(
@@ -355,51 +398,54 @@ class _TableJob:
             )
         return after
 
-    def _rewrite(self, manifest: TableManifest, new: TableManifest) -> list[TableFile]:
+    def _rewrite(self, new: TableManifest, old: Sequence[ReplacedFile]) -> list[TableFile]:
         """Write the files of the table again, with the new types of its columns."""
-        prefix = manifest.options["prefix"] if manifest.options["message_columns"] else None
-        schema = TableColumns(new.schema, prefix).schema
+        schema = TableColumns(new.schema, new.prefix).schema
         tasks = [
-            RewriteTask(self._publication.lake, path, number, schema, new.sequence, self._token)
-            for number, path in enumerate(self._publication.files())
+            RewriteTask(
+                self._publication.lake, file.path, number, schema, new.sequence, self._token
+            )
+            for number, file in enumerate(old)
         ]
         files: list[list[TableFile]] = self._execute(rewrite_file, tasks, len(tasks) < 2)
         return [file for some in files for file in some]
 
     def _result(
         self,
-        manifest: TableManifest,
-        schema: TableSchema,
+        before: TableManifest,
+        after: TableManifest,
         results: Sequence[TaskResult],
-        brokers: Mapping[str, BrokerProgress],
+        change: Change,
     ) -> TableResult:
-        rows = sum(result.rows(MAIN) for result in results)
-        rejected = sum(result.rows(REJECTED) for result in results)
         lost = sum(
             span.end - span.begin
-            for name, after in brokers.items()
-            for span in lost_between(manifest.progress(name), after)
+            for name, progress in after.brokers.items()
+            for span in lost_between(before.progress(name), progress)
         )
-        messages = sum(result.messages for result in results)
         return TableResult(
             self._publication.lake.place,
-            messages,
-            rows,
-            rejected,
-            sum(result.skipped for result in results),
+            after.messages - before.messages,
+            change.inserted,
+            change.updated,
+            change.deleted,
+            after.rejected - before.rejected,
+            after.skipped - before.skipped,
             lost,
-            sum(len(files) for result in results for files in result.files.values()),
+            len(change.files) + sum(len(result.files[REJECTED]) for result in results),
             next((result.first_reject for result in results if result.first_reject), ""),
-            schema.ddl,
-            manifest.schema.widened(schema).changes,
-            manifest.messages + messages,
-            manifest.rows + rows,
-            manifest.rejected + rejected,
+            after.schema.ddl,
+            before.schema.widened(after.schema).changes,
+            after.messages,
+            after.rows,
+            after.rejected,
         )
 
 
 def _spec(options: Mapping[str, Any]) -> DecoderSpec:
-    return DecoderSpec.from_options({"format": options["decoder"], **options["decoder_options"]})
+    """Return the decoder; in a table with a key, an empty body deletes unless an option differs."""
+    deletes = {"tombstones": "true"} if options["upsert"] else {}
+    given = {"format": options["decoder"], **deletes, **options["decoder_options"]}
+    return DecoderSpec.from_options(given)
 
 
 def _changes_types(before: TableSchema, after: TableSchema) -> bool:
@@ -409,7 +455,7 @@ def _changes_types(before: TableSchema, after: TableSchema) -> bool:
 
 def _sum(one: TableResult, other: TableResult) -> TableResult:
     """Return the result of two stages, of which ``other`` is the later one."""
-    counts = ("messages", "rows", "rejected", "skipped", "lost", "files")
+    counts = ("messages", "rows", "updated", "deleted", "rejected", "skipped", "lost", "files")
     return other._replace(
         **{name: getattr(one, name) + getattr(other, name) for name in counts},
         first_reject=one.first_reject or other.first_reject,

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Self
 
@@ -34,6 +34,9 @@ MAIN, REJECTED = "main", "rejected"
 """The tables that a run commits to, in this order."""
 
 
+NO_BUCKET = -1
+
+
 class TableFile(NamedTuple):
     """A data file of a table."""
 
@@ -43,6 +46,15 @@ class TableFile(NamedTuple):
     rows: int
     stats: str
     """Lowest and highest values, as Delta keeps them in JSON."""
+    bucket: int = NO_BUCKET
+
+
+class ReplacedFile(NamedTuple):
+    """A data file that a commit removes from a table with a key."""
+
+    path: str
+    size: int
+    bucket: int
 
 
 @dataclass(frozen=True)
@@ -59,6 +71,8 @@ class TableManifest:
     rows: int = 0
     rejected: int = 0
     skipped: int = 0
+    deletes: Mapping[int, str] = field(default_factory=dict)
+    """The files of deleted keys by bucket."""
     versions: Mapping[str, int] = field(default_factory=dict)
     """The versions of the tables after the last commits of this job."""
 
@@ -66,6 +80,16 @@ class TableManifest:
     def new(cls, topic: str, options: Mapping[str, Any], schema: TableSchema) -> Self:
         """Return the manifest of an empty table."""
         return cls(uuid.uuid4().hex[:16], topic, options, schema=schema)
+
+    @property
+    def key(self) -> list[str]:
+        """The columns of the key, as the decoder names them; none for a table that only grows."""
+        return list(self.options["upsert"])
+
+    @property
+    def prefix(self) -> str | None:
+        """The prefix of the message columns; None for a table without them."""
+        return str(self.options["prefix"]) if self.options["message_columns"] else None
 
     @property
     def messages(self) -> int:
@@ -94,6 +118,7 @@ class TableManifest:
             "rows": self.rows,
             "rejected": self.rejected,
             "skipped": self.skipped,
+            "deletes": {str(bucket): path for bucket, path in sorted(self.deletes.items())},
             "versions": dict(self.versions),
         }
 
@@ -124,6 +149,7 @@ class TableManifest:
                 int(value["rows"]),
                 int(value["rejected"]),
                 int(value["skipped"]),
+                {int(bucket): str(path) for bucket, path in value["deletes"].items()},
                 dict(value["versions"]),
             )
         except (ValueError, KeyError, TypeError) as error:
@@ -138,13 +164,16 @@ class PendingCommit(NamedTuple):
 
     manifest: TableManifest
     added: dict[str, list[TableFile]]
+    removed: Sequence[ReplacedFile] = ()
+    """The files that the main table loses."""
     rewritten: bool = False
     """Whether the files of the main table replace all others, because a type has changed."""
 
     def encode(self) -> bytes:
         """Return the content of the file."""
         added = {table: [each._asdict() for each in files] for table, files in self.added.items()}
-        content = {"manifest": self.manifest.as_json(), "added": added}
+        content: dict[str, Any] = {"manifest": self.manifest.as_json(), "added": added}
+        content["removed"] = [each._asdict() for each in self.removed]
         return json.dumps(content | {"rewritten": self.rewritten}).encode()
 
 
@@ -165,6 +194,7 @@ def decode_pending(content: bytes, place: str) -> PendingCommit:
     return PendingCommit(
         TableManifest.of_json(found.get("manifest", {}), place),
         {table: [TableFile(**each) for each in files] for table, files in added.items()},
+        [ReplacedFile(**each) for each in found.get("removed", ())],
         bool(found.get("rewritten")),
     )
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from firetrail.errors import ConfigError
 from firetrail.pipeline.jobs.archive.archive_job import OnPlan
 from firetrail.pipeline.tables.columns import PREFIX
+from firetrail.pipeline.tables.keys import BUCKETS, check_buckets
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +21,8 @@ class TableOptions:
     schema: str | None = None
     prefix: str | None = None
     message_columns: bool | None = None
+    upsert: str | Sequence[str] | None = None
+    buckets: int | None = None
     strict: bool = False
     allow_gap: bool = False
     split_bytes: int | None = None
@@ -39,16 +42,34 @@ class TableOptions:
             "decoder_options": None if self.decoder_options is None else dict(self.decoder_options),
             "prefix": self.prefix,
             "message_columns": self.message_columns,
+            "upsert": self._key(),
+            "buckets": None if self.buckets is None else check_buckets(self.buckets),
         }
         base = known or {
             "decoder": "json",
             "decoder_options": {},
             "prefix": PREFIX,
             "message_columns": True,
+            "upsert": [],
+            "buckets": BUCKETS,
         }
         for name, value in asked.items():
             if known is not None and value not in (None, known[name]):
                 shown = known[name]
                 reason = f"the table was made with {shown!r}, which cannot be changed"
                 raise ConfigError(name, value, reason)
-        return {**base, **{name: value for name, value in asked.items() if value is not None}}
+        kept = {**base, **{name: value for name, value in asked.items() if value is not None}}
+        if kept["upsert"] and not kept["message_columns"]:
+            raise ConfigError(
+                "message_columns", False, "an upsert needs them: they say which version is newest"
+            )
+        return kept
+
+    def _key(self) -> list[str] | None:
+        if self.upsert is None:
+            return None
+        names = self.upsert.split(",") if isinstance(self.upsert, str) else self.upsert
+        key = [name.strip() for name in names]
+        if not key or not all(key) or len(set(key)) < len(key):
+            raise ConfigError("upsert", self.upsert, "must be the names of columns")
+        return key
