@@ -77,7 +77,7 @@ class FormatError(FiretrailError, ValueError):
     Args:
         field: The part of the input that is wrong.
         offset: Its position in the input of the decoder, in bytes, or in characters for text.
-        detail: What is wrong, and the remedy.
+        detail: The fault, and the remedy.
     """
 
     def __init__(self, field: str, offset: int, detail: str) -> None:
@@ -190,7 +190,7 @@ class NotReachedError(FiretrailError, ConnectionError):
 
 
 class NoAnswerError(NotReachedError, TimeoutError):
-    """A name server or broker did not answer in time; it may have done what was requested."""
+    """A name server or broker did not answer in time; it may have executed the request."""
 
 
 class TlsError(NotReachedError):
@@ -221,7 +221,7 @@ class ConfigError(FiretrailError, ValueError):
     Args:
         key: The name of the setting or argument.
         value: The value that was given.
-        allowed: What is allowed instead.
+        allowed: The allowed values.
         place: The file and line of the value with a colon and a space; empty if it is in no file.
     """
 
@@ -343,8 +343,8 @@ class StoreDamagedError(StoreError):
         offset: The position in the file.
         physical_offset: The position in the commit log of the record concerned; None if the damage
             does not concern a record (a header, a file name, a length).
-        detail: What is wrong.
-        remedy: What to do about it.
+        detail: The fault.
+        remedy: The remedy.
     """
 
     def __init__(
@@ -423,7 +423,7 @@ class IllegalMessageError(StoreError):
 
     Args:
         field: The part of the message at fault: ``"topic"``, ``"body"``, ``"property KEYS"``.
-        detail: What is wrong, and what is allowed.
+        detail: The fault, and the allowed values.
     """
 
     code = 13  # MESSAGE_ILLEGAL

@@ -85,7 +85,7 @@ class AccessPolicy:
             need a permission for ``Cluster:*``.
         remarks: The remarks of refusals.
         trusts: Returns whether requests from an IP address, with the name of a user, are not
-            checked. Such a client may do everything except what only super users may do. Default:
+            checked. Such a client may do everything that does not require a super user. Default:
             None, which checks all requests.
     """
 

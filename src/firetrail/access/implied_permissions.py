@@ -125,7 +125,7 @@ def no_record(caller: Caller | None, detail: str, *actions: Action) -> RequestEr
     Args:
         caller: The sender of the request; None if there is no access control.
         detail: The missing record, for callers who may see all topics.
-        actions: What the request does with a record.
+        actions: The actions of the request on a record.
     """
     if caller is None or caller.refusal([need(TOPIC, WHOLE, LIST, *actions)]) is None:
         return RequestError(ResponseCode.SYSTEM_ERROR, detail)

@@ -22,7 +22,7 @@ class Caller:
         user: The user; None for a sender that did not have to authenticate itself.
         source: The IP address of the client.
         is_checked: Whether permissions are checked. If not, an authenticated user may do everything
-            except what only super users may do.
+            that does not require a super user.
         trusted_as: The name of a user, or an empty text, with which requests from the address are
             trusted, if the sender would be checked or refused otherwise. Default: the trust in the
             address changes nothing.

@@ -28,8 +28,8 @@ class BackgroundBroker:
     Attributes:
         namesrv: Address of the name server as ``ip:port``.
         address: Address of the broker as ``ip:port``.
-        store: The broker's store, to look at what has arrived:
-            ``broker.store.read(topic, queue_id)``.
+        store: The broker's store, to look at stored messages: ``broker.store.read(topic,
+            queue_id)``.
     """
 
     def __init__(

@@ -353,7 +353,7 @@ class Broker:
         self._terms.thaw()
 
     async def _drain(self) -> None:
-        """Wait until no request is handled any more."""
+        """Wait until all requests in progress are finished."""
         if self._terms.is_stopping:
             await self._server.stop()
         else:

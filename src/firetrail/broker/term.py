@@ -98,8 +98,8 @@ class Term:
 
         Args:
             plan: The settings and parts to open it with.
-            drain: Waits until no request is handled any more. The term calls it at its end, before
-                the tables that requests change are saved.
+            drain: Waits until all requests in progress are finished. The term calls it at its end,
+                before the tables that requests change are saved.
         """
         self.plan = plan
         self._drain = drain
@@ -120,7 +120,7 @@ class Term:
         """Open the store and recover the parts; close everything again if that fails.
 
         Args:
-            clients: The connected clients of the term before. Default: none.
+            clients: The connected clients of the previous term. Default: none.
 
         Raises:
             OSError: A file cannot be read.
@@ -185,7 +185,7 @@ class Term:
     async def start(self) -> None:
         """Register the broker and start the services of its role.
 
-        If this fails, :meth:`end` closes what was opened.
+        If this fails, :meth:`end` closes everything that is open.
         """
         parts, stack = self.parts, self._resources
         if self.ha is not None:

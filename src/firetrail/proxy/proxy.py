@@ -47,7 +47,7 @@ class Proxy:
             limits: Limits on connections and calls. Default: ``GrpcLimits()``.
             delay_max_ms: The longest delay of a message. Default: a day.
             system: Files and clock to use; tests replace them. Default: those of the machine.
-            guard: Knows the users, and what they may do. Default: every call is allowed.
+            guard: Knows the users and their permissions. Default: every call is allowed.
         """
         self._guard = guard
         self._brokers = brokers

@@ -28,7 +28,7 @@ class BrokerStore:
     Attributes:
         embedded: The same store with the interface for programs.
         writer: Stores messages.
-        dispatch: Dispatches what the event loop puts.
+        dispatch: Dispatches messages of the event loop.
         reads: Gets messages, and checks them.
         queues: Positions, times and sizes of the queues.
         log: The commit log.

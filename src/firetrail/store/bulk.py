@@ -5,7 +5,7 @@ size and magic, or the end mark of a file). While these are zeros the log ends b
 every reader and every recovery, including Java's. Everything is synced, the store is marked as not
 closed, then those eight bytes are written and synced: that moment is the commit. Queues and index
 are derived from the log when the store is opened, as after any unclean stop. That opening also
-clears what was not committed.
+clears records that were not committed.
 
 A writer that appends with an id and a number (the batches of a stream) never appends a number
 twice. The file ``firetrail.sink`` has the last number of each writer

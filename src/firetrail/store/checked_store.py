@@ -165,7 +165,7 @@ class CheckedReads:
         use :meth:`message` for what it points to.
 
         Raises:
-            StoreDamagedError: No good record begins there any more.
+            StoreDamagedError: No good record begins there now.
             StoreBusyError: The same, but the record may be repaired soon: ask again.
         """
         try:

@@ -26,7 +26,7 @@ start last. The stop is the reverse: what feeds a part ends before the part does
 which everything was dispatched and synced removes the ``abort`` file. If anything fails on the way,
 the file stays and the next opening recovers: stopping is never more than an optimization.
 
-*The unconfirmed tail.* After a crash of a SYNC_MASTER, nobody knows which replicas have the last
+*The unconfirmed tail.* After a crash of a SYNC_MASTER, it is unknown which replicas have the last
 part of the log. Recovery nevertheless derives it, because a broker reads its own queues to the end
 when it starts (``loading``). Then ``withhold_tail`` lets queues end where dispatch had arrived, and
 the dispatcher shows the rest as replicas confirm it. The units stay in place and are found again.
@@ -244,7 +244,8 @@ class Engine:
         return unconfirmed and found_mark and not self.recovery.clean
 
     def withhold_tail(self) -> None:
-        """End the queues at the position of dispatch, to hide what replicas have not confirmed.
+        """End the queues at the position of dispatch, to hide messages that replicas have not
+        confirmed.
 
         They must not be read during this call.
         """

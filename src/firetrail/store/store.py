@@ -397,7 +397,8 @@ class Store(StoreStatus):
 
         Returns:
             False if they were not when the time was over. A ``SYNC_MASTER`` with too few connected
-            replicas returns False as soon as only messages are missing that nobody can confirm.
+            replicas returns False as soon as the only missing messages are those that cannot be
+            confirmed.
         """
         seconds("timeout", timeout)
         self._engine.check_open()

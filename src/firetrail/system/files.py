@@ -365,7 +365,7 @@ class Files:
 
         Args:
             path: The folder.
-            ignore_errors: Whether to leave what cannot be removed, instead of raising OSError.
+            ignore_errors: Whether to keep files that cannot be removed, instead of raising OSError.
         """
         shutil.rmtree(path, ignore_errors=ignore_errors)
 

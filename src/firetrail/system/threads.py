@@ -105,7 +105,7 @@ class Threads:
         Args:
             name: The beginning of the threads' names.
             width: How many calls run at the same time.
-            function: What to call; its exceptions are raised here.
+            function: The function to call; its exceptions are raised here.
             items: The arguments of the calls.
         """
         with ThreadPoolExecutor(width, name) as pool:

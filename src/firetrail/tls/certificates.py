@@ -91,7 +91,7 @@ def check_private(name: str, path: str) -> None:
     """Refuse a file with a secret that others than its owner may read or write.
 
     Args:
-        name: What the file is, for errors.
+        name: The description of the file, for errors.
         path: Its path.
 
     Raises:
@@ -108,7 +108,7 @@ def content(name: str, path: str) -> bytes:
     """Return the content of a file.
 
     Args:
-        name: What the file is, for errors.
+        name: The description of the file, for errors.
         path: Its path.
 
     Raises:

@@ -1,6 +1,6 @@
 """TLS between a connection and its transport: bytes of TLS on one side, plain bytes on the other.
 
-The connection passes what arrives to :meth:`TlsChannel.receive`, what it sends to
+The connection passes received bytes to :meth:`TlsChannel.receive` and its own to
 :meth:`TlsChannel.send`, and writes :meth:`TlsChannel.take_output` to the transport.
 """
 
@@ -33,7 +33,7 @@ class TlsChannel:
         """Return the plain bytes of the peer; none while the handshake is in progress.
 
         Args:
-            data: What has arrived. A client begins the handshake with nothing.
+            data: The received bytes. A client begins the handshake with none.
             now: The time of the event loop.
 
         Raises:

@@ -60,7 +60,7 @@ class TlsSession:
         return b"".join(parts)
 
     def _receive(self, data: memoryview, parts: list[bytes]) -> None:
-        """Decrypt what some bytes complete, and append it to ``parts``."""
+        """Decrypt the complete records in some bytes, and append their content to ``parts``."""
         self._incoming.write(data)
         try:
             if not self._is_open:

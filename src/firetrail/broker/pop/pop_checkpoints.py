@@ -197,7 +197,7 @@ class PopCheckpoints:
         return pending
 
     def drop(self, point: PopCheckpoint) -> None:
-        """Close a checkpoint whose messages no consumer can receive any more."""
+        """Close a checkpoint whose messages consumers can no longer receive."""
         self._close(point, set(point.open))
 
     def _write(

@@ -130,7 +130,7 @@ class AdoptedSettings(Body):
         """Return the settings of a replica of the broker at ``master``.
 
         Args:
-            master: ``host:port`` of the master's broker; empty if name servers tell it.
+            master: ``host:port`` of the master's broker; empty if name servers know it.
             broker_id: The id of the replica. Default: 1.
             own: The entries of :class:`OwnSettings`. Default: none.
 

@@ -42,7 +42,7 @@ _log = logging.getLogger(__name__)
 class RegistrationService:
     """Registers a broker with the name server of its process, and with others over the wire.
 
-    Name servers tell a slave who its master is.
+    A slave learns its master from name servers.
 
     Attributes:
         masters: The masters that name servers name.

@@ -146,7 +146,7 @@ class TimerFiles:
         self.queue_offset = min(self.queue_offset, records)
 
     def _cut(self, end: int) -> None:
-        """Remove the units from ``end`` on, when no slot on disk refers to them any more."""
+        """Remove the units from ``end`` on, once no slot on disk refers to them."""
         self.wheel.begin_writing()
         self.wheel.write()
         self.wheel.end_writing()

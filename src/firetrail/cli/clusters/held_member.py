@@ -3,7 +3,7 @@
 The file ``held`` in its folder is locked by the process that replaces the member. The lock ends
 with the process, so a replacement that was killed keeps nobody from starting the member. If its
 store was moved aside before, the replacement is finished first: nothing is lost by that, because
-the group did not count on the member any more.
+the group no longer counted on the member.
 """
 
 from collections.abc import Iterator

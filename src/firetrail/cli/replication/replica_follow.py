@@ -188,11 +188,12 @@ def _own_settings(args: argparse.Namespace) -> Mapping[str, Entry]:
 async def _search(
     args: argparse.Namespace, stop: asyncio.Event, access: Access | None = None
 ) -> tuple[str, AdoptedSettings] | None:
-    """Return the address of the master and what to adopt from it; None if the command is stopped.
+    """Return the address of the master and the settings to adopt from it; None if the command is
+    stopped.
 
-    While the master does not answer, a store that has followed before starts with what it adopted
-    then, and the address is empty unless it was given. A new store waits for the master, because
-    its file sizes must be the master's.
+    While the master does not answer, a store that has followed before starts with the settings that
+    it adopted then, and the address is empty unless it was given. A new store waits for the master,
+    because its file sizes must be the master's.
     """
     saved = AdoptedSettings.load(SYSTEM, args.store)
     reminders, pause_s = Reminders(SYSTEM.clock.monotonic), RETRY_S
@@ -251,7 +252,7 @@ def _check_role(folder: Path, port: int | None = None) -> None:
 class _Watch:
     """Prints the progress of a replica until it has caught up, and later why it does not follow.
 
-    A line is printed only if it differs from the one before.
+    A line is printed only if it differs from the previous one.
     """
 
     def __init__(self, broker: Broker, as_json: bool) -> None:

@@ -56,7 +56,7 @@ def add(actions: Subparsers) -> None:
 
 
 def run(args: argparse.Namespace) -> ExitCode:
-    """Rewind the store, and print what was removed."""
+    """Rewind the store, and print the removed messages."""
     allow_many_files()
     rewound, role = asyncio.run(_rewind(args))
     if args.json:

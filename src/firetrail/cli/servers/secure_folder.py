@@ -57,7 +57,7 @@ class SecureFolder:
     """
 
     def __init__(self, path: Path, hosts: Iterable[str], store: Path | None = None) -> None:
-        """Create what is missing.
+        """Create the missing files.
 
         Args:
             path: The folder; created if missing.

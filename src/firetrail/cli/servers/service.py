@@ -24,7 +24,8 @@ Reload = Callable[[], Awaitable[str]]
 
 
 class Service:
-    """One server process. Create it before the server starts: signals kill the process before."""
+    """One server process. Create it before the server starts: until then, signals kill the
+    process."""
 
     def __init__(self, reload: Reload | None = None, manager: ServiceManager | None = None) -> None:
         """Handle signals from now on.
@@ -46,7 +47,7 @@ class Service:
         """Tell the service manager that the server runs, and wait for the signal to stop.
 
         Args:
-            status: What the service manager shows.
+            status: The text that the service manager shows.
         """
         self._manager.ready(status)
         with self._watched():

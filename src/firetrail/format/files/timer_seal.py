@@ -53,7 +53,7 @@ class FlippedBit(NamedTuple):
     Attributes:
         field: The field of :class:`~firetrail.format.files.timer.TimerCheck` that it changed.
         offset: The byte of the file that has it.
-        corrected: The content of the file before.
+        corrected: The previous content of the file.
     """
 
     field: str

@@ -115,7 +115,7 @@ def attempt_after(earlier: int) -> int:
 
     Args:
         earlier: How often the message was delivered before. It may be any number, because brokers
-            store what a producer sends.
+            store the number of the producer.
     """
     return min(max(earlier, 0) + 1, INT32_MAX)
 

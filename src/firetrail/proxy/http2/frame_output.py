@@ -116,7 +116,7 @@ class FrameOutput:
     # -- windows ------------------------------------------------------------------------------
 
     def widen(self, increment: int) -> None:
-        """Add to the window of the connection, and send what waited for it."""
+        """Add to the window of the connection, and send the data that waited for it."""
         self.window += increment
         if self.window > WINDOW_MAX:
             raise ConnectionFault(
@@ -125,7 +125,8 @@ class FrameOutput:
         self._take_turns()
 
     def widen_stream(self, stream: Http2Stream, increment: int) -> None:
-        """Add to the window of a stream (also a negative number), and send what waited for it."""
+        """Add to the window of a stream (also a negative number), and send the data that waited for
+        it."""
         stream.send_window += increment
         if stream.send_window > WINDOW_MAX:
             raise StreamFault(stream.id, Http2Error.FLOW_CONTROL_ERROR)

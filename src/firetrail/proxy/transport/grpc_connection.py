@@ -1,7 +1,7 @@
 """A connection of a gRPC client on the event loop.
 
-The first byte tells whether the client speaks TLS. Everything that is sent while bytes of the
-client are handled, or within one iteration of the event loop, is written together.
+The first byte shows whether the client uses TLS. Everything that is sent while bytes of the client
+are handled, or within one iteration of the event loop, is written together.
 """
 
 from __future__ import annotations

@@ -51,7 +51,7 @@ class ProxyClient:
         is_encrypted: Whether its latest call came over TLS.
         language: The language of the client, for lists of connections.
         version: The version of RocketMQ that it is listed with.
-        client_type: The type of the client, as far as it has told.
+        client_type: The type of the client, if it is known.
         settings: What the client has last sent, as the proxy has completed it; None before that.
         published: The topics that the client publishes to; brokers know each as a producer group.
         subscriptions: The subscriptions of the client by consumer group and topic.

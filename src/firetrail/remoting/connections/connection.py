@@ -1,7 +1,7 @@
 """A connection, the same on both sides: each may send requests and answer those of the other.
 
 Commands sent within one iteration of the event loop are written together. A transport gets the next
-portion of them when the peer has read the one before. Requests are not read from a peer while it
+portion of them when the peer has read the previous one. Requests are not read from a peer while it
 does not read its responses.
 """
 

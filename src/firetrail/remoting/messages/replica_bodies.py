@@ -125,7 +125,7 @@ class HandOverReport(Body):
     """A hand-over that is not finished: there may be no master.
 
     ``master`` was asked to step down for ``successor``, which begins ``epoch``; the asked broker is
-    one of the two. ``remark`` says what is known, and the remedy.
+    one of the two. ``remark`` describes the known facts, and the remedy.
     """
 
     master: str = ""
@@ -140,14 +140,14 @@ class ReplicaStatus(Body):
 
     ``follower`` is missing for a master, ``group`` for a broker whose role is fixed, and
     ``handOver`` unless a hand-over is not finished.
-    ``refusal`` says why messages are refused. ``step`` is what a change of the role is doing, and
-    ``stepError`` why the last one failed. ``nameServers`` are those with which the broker registers
-    while it is a master; None if it does not tell (a Java broker). ``unconfirmed`` says why a
-    SYNC_MASTER cannot confirm messages now. ``epochStartOffset`` is the offset at which the newest
-    epoch of the log begins; -1 if the log has none, or an older broker does not tell it.
-    ``damagedRecords`` is the number of places in the log that are damaged and not repaired yet.
-    ``confirmedOffset`` is the end of the part of the log that the broker knows to be confirmed by
-    the replicas that count; -1 if it does not tell.
+    ``refusal`` says why messages are refused. ``step`` is the present step of a change of the role,
+    and ``stepError`` the reason why the last one failed. ``nameServers`` are those with which the
+    broker registers while it is a master; None if it does not report it (a Java broker).
+    ``unconfirmed`` says why a SYNC_MASTER cannot confirm messages now. ``epochStartOffset`` is the
+    offset at which the newest epoch of the log begins; -1 if the log has none, or if an older
+    broker does not report it. ``damagedRecords`` is the number of places in the log that are
+    damaged and not repaired yet. ``confirmedOffset`` is the end of the part of the log that the
+    broker knows to be confirmed by the replicas that count; -1 if it does not report it.
     """
 
     address: str

@@ -9,9 +9,9 @@ from firetrail.remoting.messages.typed_header import Header, Long, OtherText
 class PromoteHeader(Header):
     """PROMOTE_REPLICA: the replica becomes the master.
 
-    With ``force``, the master before is not asked. ``role`` is ``ASYNC_MASTER`` or ``SYNC_MASTER``;
-    by default that of the master before, or ``ASYNC_MASTER`` if that is not known. ``override``
-    forces it although the replica has diverged, or its master accepts messages.
+    With ``force``, the previous master is not asked. ``role`` is ``ASYNC_MASTER`` or
+    ``SYNC_MASTER``; by default that of the previous master, or ``ASYNC_MASTER`` if it is unknown.
+    ``override`` forces it although the replica has diverged, or its master accepts messages.
     """
 
     force: bool = False

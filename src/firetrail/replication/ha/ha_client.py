@@ -74,8 +74,9 @@ class HAClient:
         status: The state of the connection.
         member: The number of the replica in its group; 0 if it is in none.
         identity: The number of the replica's store, by which its master counts it once.
-        is_confirmed: Whether the master is Firetrail, and so tells what the replica may show.
-        is_leaving: Whether the master is told that the replica is about to stop.
+        is_confirmed: Whether the master is Firetrail, which confirms the part of the log that the
+            replica may show.
+        is_leaving: Whether the replica announces its stop to the master.
         access: The credentials and the TLS to use; None for neither.
     """
 

@@ -53,7 +53,7 @@ class HATransfers:
         the socket.
 
         Raises:
-            NotReachedError: Retention has deleted what the replica needs.
+            NotReachedError: Retention has deleted bytes that the replica needs.
             OSError: The connection has failed, or its time limit is over.
         """
         with self._sending:
@@ -91,7 +91,7 @@ class HATransfers:
             connection: A socket that does not block.
 
         Raises:
-            NotReachedError: Retention has deleted what the replica needs.
+            NotReachedError: Retention has deleted bytes that the replica needs.
             OSError: The connection has failed.
         """
         if not self._sending.acquire(blocking=False):

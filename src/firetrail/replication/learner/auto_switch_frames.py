@@ -25,7 +25,7 @@ TRANSFER_HEADER = Struct(">iiqiqq")
 _STATE = Struct(">i")
 
 LEARNER_ID = 1 << 40
-"""The broker id that a learner tells the master.
+"""The broker id that a learner sends to the master.
 
 A master counts the reports of an id that is a member of its in-sync set. Controllers number members
 from 1 on, so this id is never one of them.

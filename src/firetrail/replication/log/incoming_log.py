@@ -40,7 +40,7 @@ class CopiedLog(Protocol):
 
 
 class IncomingLog:
-    """Appends what a master sends to the log of a replica.
+    """Appends the bytes of a master to the log of a replica.
 
     Attributes:
         position: The physical offset of the next byte that the master has to send.

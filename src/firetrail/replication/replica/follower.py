@@ -98,7 +98,7 @@ class Follower:
     """Keeps the log of a replica equal to its master's, as a service of an event loop.
 
     Attributes:
-        master_role: ``brokerRole`` of the master, as it last told it; empty if it is not known.
+        master_role: ``brokerRole`` in the last answer of the master; empty if it is not known.
         has_controller: Whether the master was in controller mode when it was last asked.
         divergence: Why the replica's log is not its master's; empty if it is not known to differ.
             It stays while the master cannot be asked, until a comparison finds the logs equal.
@@ -120,7 +120,7 @@ class Follower:
 
         Args:
             log: The log of the replica.
-            epochs: The epochs of the log, which a master in controller mode tells.
+            epochs: The epochs of the log, which a master in controller mode sends.
             client: Sends requests to the master's broker port.
             system: The clock, and the threads.
             settings: Intervals. Default: ``FollowerSettings()``.

@@ -24,7 +24,7 @@ class Arrivals:
                 self._changed.notify_all()
 
     def close(self) -> None:
-        """End all waits: nothing will arrive any more."""
+        """End all waits: no more messages will arrive."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -47,7 +47,7 @@ class Arrivals:
 
     @property
     def is_closed(self) -> bool:
-        """Whether nothing will arrive any more."""
+        """Whether no more messages will arrive."""
         return self._closed
 
     def wait(self, mark: int, timeout_s: float | None) -> bool:

@@ -1,7 +1,7 @@
 """The dispatcher: it keeps consume queues and index up to date with the log, in its order.
 
-The thread waits until the log grows, processes new records in one step, and tells the listeners
-which queues have new messages. A range may be dispatched again: queues and index skip entries that
+The thread waits until the log grows, processes new records in one step, and notifies the listeners
+of queues with new messages. A range may be dispatched again: queues and index skip entries that
 they have.
 """
 

@@ -8,7 +8,7 @@ with the bytes from the cut to the end of the last good record, at their positio
 with their end. ``firetrail dump`` prints such a folder, and ``firetrail salvage`` creates a
 store from it. Only the operator removes it.
 
-A replica that is rewound keeps what it removes in the same way.
+A replica that is rewound keeps the removed records in the same way.
 
 The search for records is limited by what was written: holes are skipped, and zeros are read once,
 as clearing the tail does anyway.

@@ -158,7 +158,7 @@ class CommitLog:
         """The physical offset up to which replicas may get the log.
 
         With SYNC_FLUSH it is the end of the synced part: after a power cut a replica would
-        otherwise have records that its master has lost, and could not follow it any more.
+        otherwise have records that its master has lost, and could no longer follow it.
         """
         return self.flushed_offset if self._sync else self.readable_offset
 

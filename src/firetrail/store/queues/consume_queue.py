@@ -13,8 +13,8 @@ arithmetic or bisection, and every position follows from three others::
   offsets grow, and kept until the log's beginning moves.
 - *max_offset* is moved by the dispatcher alone, one thread at a time. Readers look at it without a
   lock: a unit is written before the position that shows it.
-- *next_offset* is moved by puts, under the lock of the log. It is ahead of *max_offset* by what is
-  not dispatched.
+- *next_offset* is moved by puts, under the lock of the log. It is ahead of *max_offset* by the
+messages that are not dispatched yet.
 
 *Deriving twice is harmless.* ``append`` knows the number of its first unit, skips the units that
 the queue has, and refuses a gap. Recovery, dispatch and rebuilding rely on this: they may begin

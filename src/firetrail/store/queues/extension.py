@@ -132,7 +132,7 @@ class QueueExtension:
     # -- flush, recovery, retention -----------------------------------------------------------
 
     def flush(self) -> None:
-        """Sync what was written; must happen before the units that point to it are synced."""
+        """Sync written units; must happen before the units that point to it are synced."""
         for segment in self.files.segments:
             if segment.flushed < segment.committed:
                 try:
@@ -259,7 +259,7 @@ class QueueExtension:
         self._begin = self._fresh(after, end)
 
     def clear(self) -> None:
-        """Remove all files; readers find no units any more."""
+        """Remove all files; readers then find no units."""
         while self.files.segments:
             self.files.retire_first(0)
         self.files.truncate_all()

@@ -74,7 +74,7 @@ def _is_written(units: bytes | memoryview, at: int = 0) -> bool:
 def find_end(files: Files, folder: Path, file_size: int) -> QueueEnd | None:
     """Return the end of a queue that is complete and has nothing but zeros after its last unit.
 
-    Returns None for any other queue. It has to be opened, which reports or repairs what is wrong.
+    Returns None for any other queue. It has to be opened, which reports or repairs the fault.
     """
     found = {
         base: size

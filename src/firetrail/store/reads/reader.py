@@ -315,8 +315,8 @@ class Reader:
     def message(self, topic: str, queue_id: int, offset: int) -> memoryview | None:
         """Return the good message at a queue offset, also if consumers do not see it yet.
 
-        None if the queue does not have it, or not any more. A damaged unit is passed over, as by
-        :meth:`get`. Raises StoreDamagedError if the record is damaged.
+        None if the queue does not have it, or no longer has it. A damaged unit is passed over, as
+        by :meth:`get`. Raises StoreDamagedError if the record is damaged.
         """
         queue = self._queues.find(topic, queue_id)
         if queue is None:

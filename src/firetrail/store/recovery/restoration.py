@@ -1,11 +1,11 @@
 """The restoration of what is missing: queues that lack files or units, and the index.
 
 Theory of operation. Recovery repairs the *end* of queues and index, because a crash only affects
-what was not synced. It cannot see that a folder was deleted, a file was lost in a copy, or a Java
-broker has left a queue behind. Consumers would then skip messages in silence, so each opening also
-asks whether everything that must exist does. It must not read the whole log to answer: a log has
-hundreds of gigabytes, and nearly always nothing is missing. So evidence is used in the order of its
-cost, and the log is only read if something cheaper has pointed to a loss:
+data that was not synced. It cannot see that a folder was deleted, a file was lost in a copy, or a
+Java broker has left a queue behind. Consumers would then skip messages in silence, so each opening
+also asks whether everything that must exist does. It must not read the whole log to answer: a log
+has hundreds of gigabytes, and nearly always nothing is missing. So evidence is used in the order of
+its cost, and the log is only read if something cheaper has pointed to a loss:
 
 1. *Names and lengths* (``find_lost``, before recovery). The inventory lists queues and index files.
    If it is current, all of them must exist; a queue must also begin no later than listed, unless
@@ -17,7 +17,7 @@ cost, and the log is only read if something cheaper has pointed to a loss:
    log whose records lack units; positions of groups and delay levels beyond the ends of queues.
    Only such a position makes it search the whole log, for the queues in question.
 
-What is lost is derived from the whole log in one run (``derive``). A crash may come at any point::
+Lost parts are derived from the whole log in one run (``derive``). A crash may come at any point::
 
     check that the log can be followed -> note in the inventory what is being rebuilt -> discard
     -> derive -> remove former topics -> sync            (the next inventory forgets the note)
@@ -109,7 +109,7 @@ class RecoveredRuns:
         return True
 
     def finish(self, root: Path, queues: QueueTable, generations: QueueGenerations) -> None:
-        """Remove queues of former topics that were derived, and log what was excluded."""
+        """Remove queues of former topics that were derived, and log the excluded messages."""
         for key in generations.former(self._catalog):
             queues.remove_queue(*key)
         if self._deleted:

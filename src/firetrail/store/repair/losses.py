@@ -132,7 +132,7 @@ class DeletedRecords(NamedTuple):
     """The records of a log that were deleted with their topic."""
 
     queues: Container[QueueKey]
-    """Queues that do not exist any more."""
+    """Queues that no longer exist."""
     beginnings: Mapping[QueueKey, int]
     """The offsets at which the other queues begin; records before that are of a former topic."""
     catalog: Catalog

@@ -96,8 +96,9 @@ def repair_store(
 
     ``make`` creates the queues and the index. ``on_loss`` is called with the loss before anything
     is changed, and may raise. ``finish`` is called with the repaired store while its lock is still
-    held, and returns what it did. ``cut`` is where the log is to end if that is known. Raises
-    StoreLockedError if the store is in use, and StoreError if the repair would not help.
+    held, and returns a description of its changes. ``cut`` is where the log is to end if that is
+    known. Raises StoreLockedError if the store is in use, and StoreError if the repair would not
+    help.
     """
     check_is_store(system, root)
     lock = FolderLock(system, root)

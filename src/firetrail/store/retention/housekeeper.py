@@ -1,6 +1,6 @@
 """Periodic work: flushing queues and index, writing the watermark, retention.
 
-The cost of a round depends on what has changed since the last one, not on the size of the store.
+The cost of a round depends on the changes since the last one, not on the size of the store.
 """
 
 from collections.abc import Callable, Iterator

@@ -42,7 +42,7 @@ class Retention:
         """Prepare retention.
 
         Args:
-            parts: What is deleted from.
+            parts: The log, queues and index to delete from.
             gate: Shut while the disk is full.
             settled: Syncs everything; returns the position up to which it is on disk.
             note_begin: Records durably where the log will begin, before a file is deleted.

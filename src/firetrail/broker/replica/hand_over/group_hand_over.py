@@ -2,9 +2,8 @@
 
 The member that takes over carries the change out:
 
-1. HAND_OVER: the master is frozen. It answers the requests in progress, lets new ones wait, and
-   changes neither its log nor its tables any more.
-2. The member receives the end of the log, and copies the tables.
+1. HAND_OVER: the master is frozen. It answers the requests in progress, lets new ones wait, and no
+longer changes its log and tables. 2. The member receives the end of the log, and copies the tables.
 3. STEP_DOWN: the master leaves the in-sync set if enough others remain, and gives the lease to the
    member. No other member can win it for the time of a lease.
 4. The member becomes the master because it holds the lease, and the former master its slave. Then

@@ -74,7 +74,7 @@ class ExpectedIndex:
         self.view[: INDEX_HEADER.size] = header
 
     def forget_before(self, number: int) -> None:
-        """Drop entries below ``number``, which are not needed any more."""
+        """Drop entries below ``number``, which are no longer needed."""
         page = mmap.PAGESIZE
         start = -(-self._kept_from // page) * page
         end = entry_at(self._slots, number) // page * page
