@@ -15,11 +15,11 @@ CLASSES = Path(sys.prefix, "spark-classes.jsa")
 
 _SETTINGS = (
     "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 "
-    "-XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote "
+    "-XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote -XX:ArchiveRelocationMode=0 "
     "-Xlog:cds=off -Xlog:cds+dynamic=off -Xlog:class+path=off"
 )
-"""No threads of a collector, no optimizing compiler, Spark's own classes are not verified, and
-nothing is printed about an archive that does not fit."""
+"""No threads of a collector, no optimizing compiler, Spark's own classes are not verified, pages of
+the archive are shared, and nothing is printed about an archive that does not fit."""
 
 QUICK_START = _SETTINGS + (
     f" -XX:SharedArchiveFile={CLASSES}" if CLASSES.exists() and " " not in str(CLASSES) else ""

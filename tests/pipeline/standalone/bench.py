@@ -135,7 +135,7 @@ def _start(
         *QUICK_START.split(),
         "-Xmx128m",
         "-cp",
-        f"{_SPARK}/jars/*",
+        _class_path(),
     ]
     output = started.enter_context(log.open("wb"))
     line = [*prefix, *java, f"org.apache.spark.deploy.{command[0]}", *command[1:]]
@@ -165,6 +165,12 @@ def _process(command: list[str], cwd: Path, **options: Any) -> Iterator[subproce
                 process.wait(START_S)
             except subprocess.TimeoutExpired:
                 process.kill()
+
+
+def _class_path() -> str:
+    """Return that of Spark's launcher, for which classes are archived."""
+    logging = next(_SPARK.glob("jars/slf4j-api-*.jar"))
+    return f"{_SPARK}/conf:{logging}:{_SPARK}/jars/*"
 
 
 def _scala_version() -> str:

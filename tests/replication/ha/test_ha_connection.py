@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
-from unittest.mock import Mock
+from unittest.mock import Mock, PropertyMock
 
 import pytest
 from tests.helpers import PATIENCE_S, eventually
@@ -19,6 +19,7 @@ from firetrail.errors import FiretrailError, NotReachedError
 from firetrail.replication.ha import ha_connection
 from firetrail.replication.ha.ha_connection import has_unread
 from firetrail.replication.ha.ha_frames import TransferReader, encode_report
+from firetrail.replication.ha.ha_transfers import HATransfers
 from firetrail.store.broker_store import BrokerStore
 from firetrail.store.log.flusher import ThreadWaiter
 from firetrail.store.settings.config import BrokerRole
@@ -200,7 +201,8 @@ class TestInTheEventLoop:
     def test_the_loop_sends_what_it_puts(
         self, tmp_path: Path, loop: asyncio.AbstractEventLoop, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("firetrail.replication.ha.ha_transfers.IDLE_S", 2 * PATIENCE_S)
+        pause = PropertyMock(return_value=2 * PATIENCE_S)
+        monkeypatch.setattr(HATransfers, "pause_s", pause)
         calm = replace(LIMITS, batch_size=1 << 20, heartbeat_s=3 * PATIENCE_S)
         master = Master(tmp_path / "master", limits=calm, loop=loop)
         try:
@@ -209,6 +211,8 @@ class TestInTheEventLoop:
                 master.wait_acked()
                 (connection,) = master.service.connections
                 eventually(lambda: connection._loop_socket is not None)
+                # The thread was woken by the first report, and waits again.
+                eventually(lambda: pause.call_count >= 2 and connection._wake._lock.locked())
                 wake = Mock()
                 monkeypatch.setattr(connection, "_wake", wake)
                 for count in (1, 20, 3):
