@@ -123,7 +123,12 @@ class Parts:
 
 
 def build(
-    env: Environment, store: BrokerStore, clients: Clients | None, *, state_lags: bool
+    env: Environment,
+    store: BrokerStore,
+    clients: Clients | None,
+    *,
+    state_lags: bool,
+    topics_known_ms: int = 0,
 ) -> Parts:
     """Create the parts of a broker, and recover state that the store has and their files lack.
 
@@ -154,11 +159,13 @@ def build(
         clients: The connected clients of the same broker in another role, None if there are none.
         state_lags: Whether the files may be older than the log: after an unclean stop, and at a
             promotion.
+        topics_known_ms: The store time up to which the saved topics are complete. Default: 0, it is
+            not known.
     """
     is_slave = store.config.role is BrokerRole.SLAVE
     system, now_ms = env.system, env.system.clock.now_ms
     now = system.clock.monotonic
-    topics = _topics(env, store, is_copy=is_slave, state_lags=state_lags)
+    topics = _topics(env, store, is_copy=is_slave, state_lags=state_lags, known_ms=topics_known_ms)
     groups = GroupTable(env.file(GROUPS_JSON), env.live, now_ms, is_copy=is_slave)
     light_queues = store.config.light_queues
     offset_files = OffsetFiles(system, env.folder, store.embedded.flush, light_queues=light_queues)
@@ -214,14 +221,16 @@ def build(
     )
 
 
-def _topics(env: Environment, store: BrokerStore, *, is_copy: bool, state_lags: bool) -> TopicTable:
+def _topics(
+    env: Environment, store: BrokerStore, *, is_copy: bool, state_lags: bool, known_ms: int
+) -> TopicTable:
     """Load the topics, and add those that have messages and were not saved."""
     levels = store.config.delay_levels.max_level
     now_ms = env.system.clock.now_ms
     topics = TopicTable(env.file(TOPICS_JSON), env.live, levels, now_ms, is_copy=is_copy)
     topics.has_light_queues = store.embedded.has_light_queues
     if not is_copy and (state_lags or TOPICS_JSON in store.missing_config):
-        pending = pending_destinations(store, topics.version.timestamp)
+        pending = pending_destinations(store, max(topics.version.timestamp, known_ms))
         topics.recover(store.queues.pairs(), store.queues.newest_time, pending)
     return topics
 

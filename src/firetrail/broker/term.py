@@ -59,6 +59,8 @@ class TermPlan:
         epoch: The number of the epoch that begins with the term of a master. 0 if one begins only
             if the broker was last a slave; its number is then larger than all that are known.
         known_epoch: The largest epoch number that the broker knows; 0 for none.
+        topics_known_ms: The store time up to which the saved topics are complete; 0 if it is not
+            known.
     """
 
     env: Environment
@@ -67,6 +69,7 @@ class TermPlan:
     ignored: Collection[str]
     epoch: int = 0
     known_epoch: int = 0
+    topics_known_ms: int = 0
 
 
 class Term:
@@ -116,6 +119,11 @@ class Term:
         """Whether the broker follows a master in this term."""
         return self.plan.store.role is BrokerRole.SLAVE
 
+    @property
+    def topics_known_ms(self) -> int:
+        """The store time up to which the topics are complete; 0 if that is not known."""
+        return self.replica.tables.status.topics_known_ms if self.replica is not None else 0
+
     def open(self, clients: Clients | None = None) -> None:
         """Open the store and recover the parts; close everything again if that fails.
 
@@ -146,7 +154,10 @@ class Term:
             self._log_missing_files()
             # A slave's tables are copies of its master's, which may be older than the log.
             state_lags = was_slave or not self.store.embedded.recovery.clean
-            self.parts = parts = build(env, self.store, clients, state_lags=state_lags)
+            known_ms = self.plan.topics_known_ms
+            self.parts = parts = build(
+                env, self.store, clients, state_lags=state_lags, topics_known_ms=known_ms
+            )
             self.store.withhold_unconfirmed()
             self._log_unsupported()
             if self.is_slave:

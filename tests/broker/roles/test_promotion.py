@@ -1,6 +1,7 @@
 """A replica becomes the master: planned or in an emergency, and nothing is lost or repeated."""
 
 import asyncio
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -24,11 +25,13 @@ from tests.broker.pairs import (
 from tests.broker.pops import ack, pop
 from tests.client.clusters import until
 
+from firetrail.broker import broker_parts
 from firetrail.broker.replica.epoch_fence import EpochFence
 from firetrail.broker.replica.hand_over.live_master_check import LiveMaster
 from firetrail.broker.roles import promotion
 from firetrail.broker.roles.promotion import Promotion
 from firetrail.broker.services.registration import RegistrationService
+from firetrail.broker.stored_messages import pending_destinations
 from firetrail.errors import StoreLockedError
 from firetrail.format.names import COMMIT_LOG
 from firetrail.namesrv.routes import Registration
@@ -39,6 +42,7 @@ from firetrail.replication.group.lease_keeper import LeaseKeeper
 from firetrail.replication.log.epochs import Epoch
 from firetrail.replication.replica.follower_status import FollowerState
 from firetrail.replication.replica.master_check import MasterAddress
+from firetrail.store.broker_store import BrokerStore
 from firetrail.store.settings.config import BrokerRole
 
 
@@ -280,6 +284,34 @@ async def test_transactions_continue(tmp_path: Path) -> None:
         assert await halves.end(new, rolled_back, halves.ROLLBACK) == 0
         assert halves.stored(new, "T1", 2) == [b"body"]
         assert not new.broker._parts.transactions._open
+
+
+async def test_a_promotion_looks_for_topics_in_messages_after_the_last_copy_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would take longer with every delayed message of the past."""
+    found: list[list[str]] = []
+
+    def noted(store: BrokerStore, since_ms: int) -> Iterator[tuple[str, int]]:
+        destinations = list(pending_destinations(store, since_ms))
+        found.append([topic for topic, _ in destinations])
+        return iter(destinations)
+
+    monkeypatch.setattr(broker_parts, "pending_destinations", noted)
+    async with pair(tmp_path) as (group, old, new):
+        for topic in ("T2", "T3", "T4"):
+            await old.send(topic, b"late", i="DELAY\x018\x02")
+            await asyncio.sleep(0.01)  # another store time
+        await caught_up(new, old)
+        assert new.broker.replica is not None
+        tables, dispatcher = new.broker.replica.tables, new.broker.broker_store.dispatch.dispatcher
+        await until(lambda: tables.status.topics_known_ms == dispatcher.last_store_time)
+        monkeypatch.setattr(tables, "copy", AsyncMock(return_value=False))
+        await old.send("T5", b"late", i="DELAY\x018\x02")
+        await caught_up(new, old)
+        await emergency(group, old, new)
+        assert found == [["T4", "T5"]]
+        assert new.broker.topics.get("T5") is not None
 
 
 async def test_delays_continue(tmp_path: Path) -> None:

@@ -47,6 +47,10 @@ class SyncStatus:
     copied_at_ms: int = 0
     """The time at which all tables were last equal to the master's, in ms since 1970; 0 if
     never."""
+    topics_known_ms: int = 0
+    """The store time of the newest record that had arrived when the topics were last copied: the
+    copy has the topics of the records up to there, and those that delayed, timer and half messages
+    among them wait for. 0 if never."""
     failures: dict[str, str] = field(default_factory=dict)
     """The reason why a table could not be copied in the last round, by the name of the table."""
 
@@ -135,7 +139,7 @@ class SlaveSynchronize:
             self._master = master
             self._answers.clear()
             self._groups_seen.clear()
-            self.status.copied_at_ms = 0
+            self.status.copied_at_ms = self.status.topics_known_ms = 0
         complete = True
         for table in self._tables:
             complete &= await self._copy_table(table, master)
@@ -144,6 +148,7 @@ class SlaveSynchronize:
         return complete
 
     async def _copy_table(self, table: _CopiedTable, master: str) -> bool:
+        arrived_ms = self._parts.state.store.dispatch.dispatcher.last_store_time
         try:
             await self._adopt(table, master)
         except RequestError as error:
@@ -153,6 +158,8 @@ class SlaveSynchronize:
         except (OSError, FiretrailError) as error:
             self._note_failure(table.name, str(error) or type(error).__name__)
             return False
+        if table.kind is TopicConfigTable:
+            self.status.topics_known_ms = arrived_ms
         if self.status.failures.pop(table.name, None) is not None:
             _log.info("%s of master %s are copied again", table.name, master)
         return True

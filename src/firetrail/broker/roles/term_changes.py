@@ -134,6 +134,7 @@ class Terms:
                 store=before.store.replace(role=role),
                 epoch=change.epoch,
                 known_epoch=change.known_epoch,
+                topics_known_ms=self.current.topics_known_ms,
             )
             config, is_slave = env.live.current, role is BrokerRole.SLAVE
             changed = config.replace(
