@@ -2,23 +2,31 @@
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.broker.brokers import Fields, Talk
 from tests.rules.ways import all_ways
 
 from firetrail.broker.config import BrokerConfig
+from firetrail.client.cluster.topic_route import queues_of
+from firetrail.pipeline.wire.retry import _topic_cause
+from firetrail.proxy.calls.queue_choice import open_queues
+from firetrail.proxy.calls.route_calls import numbered_queues
+from firetrail.proxy.schema.messages import Permission as GrpcPermission
 from firetrail.proxy.upstream.embedded import EmbeddedBroker
 from firetrail.remoting.messages.admin.admin_bodies import ResetOffsets, TimeSpans, TopicStats
 from firetrail.remoting.messages.bodies import (
+    BrokerData,
     LockBody,
     LockedBody,
     MessageQueue,
+    QueueData,
     SubscriptionGroupConfig,
     TopicConfig,
     TopicRouteData,
 )
-from firetrail.remoting.wire.codes import RequestCode, ResponseCode
+from firetrail.remoting.wire.codes import Permission, RequestCode, ResponseCode
 from firetrail.remoting.wire.command import RemotingCommand
 
 
@@ -76,3 +84,27 @@ async def test_the_route_of_a_topic(permission: int, tmp_path: Path) -> None:
         queues = TopicRouteData.decode(answer.content).queue_datas
         assert EmbeddedBroker(broker).route("T").queue_datas == queues
         assert queues[0].perm == permission
+
+
+@pytest.mark.parametrize("perm", [0, 2, 4, 6])
+@pytest.mark.parametrize(("reads", "writes"), [(2, 3), (3, 2), (0, 2), (2, 0)])
+async def test_the_open_queues_of_a_route(perm: int, reads: int, writes: int) -> None:
+    data = QueueData("b", reads, writes, perm)
+    route = TopicRouteData([data], [BrokerData("b", "c", {0: "a:1"})])
+    cases = ((Permission.READ, reads), (Permission.WRITE, writes))
+    for permission, count in cases:
+        wanted = count if perm & permission else 0
+        assert len(queues_of("T", route, permission)) == wanted
+        assert sum(found for _, found in open_queues(route, permission)) == wanted
+        if perm:
+            shown = [kind for _, kind in numbered_queues(data)]
+            own = GrpcPermission.READ if permission is Permission.READ else GrpcPermission.WRITE
+            assert shown.count(own) + shown.count(GrpcPermission.READ_WRITE) == wanted
+
+        class Asked:
+            async def route(self, topic: str) -> TopicRouteData:
+                return route
+
+        admin: Any = Asked()
+        cause = await _topic_cause(admin, "T", ["b"], permission)
+        assert ("no queue of the topic T may be" in cause) is (wanted == 0)

@@ -16,8 +16,8 @@ def queues_of(topic: str, route: TopicRouteData, permission: Permission) -> list
     return sorted(
         MessageQueue(topic, data.broker_name, queue_id)
         for data in route.queue_datas
-        if data.perm & permission and (not writing or data.broker_name in masters)
-        for queue_id in range(data.write_queue_nums if writing else data.read_queue_nums)
+        if not writing or data.broker_name in masters
+        for queue_id in data.open_queues(permission)
     )
 
 

@@ -208,7 +208,7 @@ async def _topic_cause(admin: Admin, topic: str, brokers: list[str], need: Permi
             "it, let the brokers create it with autoCreateTopicEnable, or start the broker that "
             "has it"
         )
-    if not any(data.perm & need for data in route.queue_datas):
+    if not any(data.open_queues(need) for data in route.queue_datas):
         kind = "written" if need is Permission.WRITE else "read"
-        return f"no queue of the topic {topic} may be {kind}; change the topic's permission"
+        return f"no queue of the topic {topic} may be {kind}; change its permission or queues"
     return ""

@@ -84,12 +84,11 @@ def open_queues(route: TopicRouteData, permission: int) -> list[tuple[str, int]]
         permission: ``Permission.WRITE`` or ``Permission.READ``.
     """
     masters = {broker.broker_name for broker in route.broker_datas if broker.master is not None}
-    found = []
-    for queues in route.queue_datas:
-        count = queues.write_queue_nums if permission == _WRITE else queues.read_queue_nums
-        if queues.perm & permission and count > 0 and queues.broker_name in masters:
-            found.append((queues.broker_name, count))
-    return sorted(found)
+    return sorted(
+        (queues.broker_name, len(found))
+        for queues in route.queue_datas
+        if queues.broker_name in masters and (found := queues.open_queues(permission))
+    )
 
 
 def consistent_hash(value: int, buckets: int) -> int:

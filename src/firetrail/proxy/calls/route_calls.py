@@ -97,8 +97,8 @@ class RouteCalls:
                 )
             )
             for queues in route.queue_datas
-            if queues.broker_name in masters and _is_readable(queues)
-            for queue_id in (range(queues.read_queue_nums) if is_fifo else (ANY_QUEUE,))
+            if queues.broker_name in masters and (found := queues.open_queues(TopicPermission.READ))
+            for queue_id in (found if is_fifo else (ANY_QUEUE,))
         ]
         if not assignments:
             raise ProxyError(Code.FORBIDDEN, f"topic {topic} has no queue that can be read")
@@ -134,8 +134,8 @@ def numbered_queues(queues: QueueData) -> Iterator[tuple[int, Permission]]:
         most = max(queues.read_queue_nums, queues.write_queue_nums, 1)
         yield from ((queue_id, Permission.NONE) for queue_id in range(most))
         return
-    reads = queues.read_queue_nums if queues.perm & TopicPermission.READ else 0
-    writes = queues.write_queue_nums if queues.perm & TopicPermission.WRITE else 0
+    reads = len(queues.open_queues(TopicPermission.READ))
+    writes = len(queues.open_queues(TopicPermission.WRITE))
     both = min(reads, writes)
     kinds = [
         *[Permission.READ] * (reads - both),
@@ -152,10 +152,6 @@ def accepted_types(topic: TopicType) -> Sequence[MessageType]:
     if topic is TopicType.UNSPECIFIED:
         return [MessageType.MESSAGE_TYPE_UNSPECIFIED]
     return [MessageType[topic.value]]
-
-
-def _is_readable(queues: QueueData) -> bool:
-    return bool(queues.perm & TopicPermission.READ) and queues.read_queue_nums > 0
 
 
 def _permission(queues: QueueData) -> Permission:

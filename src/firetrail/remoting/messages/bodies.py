@@ -10,6 +10,7 @@ from typing import Any
 from firetrail.format.values.tags import ALL_TAGS
 from firetrail.remoting.messages.retry_policies import GroupRetryPolicy
 from firetrail.remoting.messages.typed_body import Body, ServerBody, named
+from firetrail.remoting.wire.codes import Permission
 
 MASTER_ID = 0
 """The broker id of a master. Slaves have other ids under the same broker name."""
@@ -222,6 +223,17 @@ class QueueData(Body):
     write_queue_nums: int
     perm: int
     topic_sys_flag: int = 0
+
+    def open_queues(self, permission: int) -> range:
+        """Return the queues that clients may read or write.
+
+        Args:
+            permission: ``Permission.READ`` or ``Permission.WRITE``.
+        """
+        if not self.perm & permission:
+            return range(0)
+        writing = permission == Permission.WRITE
+        return range(self.write_queue_nums if writing else self.read_queue_nums)
 
 
 @dataclass(frozen=True, slots=True)
