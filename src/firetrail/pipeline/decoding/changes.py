@@ -6,7 +6,7 @@ changed, the row with the old key is deleted, and one with the new key follows.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, tzinfo
 from decimal import Decimal
@@ -63,6 +63,7 @@ class ColumnReader:
     read: Converter
 
 
+Untyped: TypeAlias = Callable[[pa.DataType, JsonRules], Converter]
 Readers: TypeAlias = Mapping[str, ColumnReader]
 NO_READERS: Readers = {}
 
@@ -152,7 +153,8 @@ class ChangeDecoder(BodyDecoder):
             changes = tables.get(event.table)
             if changes is None:
                 schema = self._schema_of(event.table)
-                changes = tables[event.table] = TableChanges(schema, self._adapter, self._rules)
+                changes = TableChanges(schema, self._adapter.untyped, self._rules)
+                tables[event.table] = changes
             changes.add(at, event)
         parts = [changes.rows(table, rejects) for table, changes in tables.items()]
         rejects.sort(key=lambda reject: reject.message)
@@ -173,13 +175,13 @@ class TableChanges:
 
     Args:
         schema: The known columns.
-        adapter: The form of the events.
+        untyped: Returns the reading of values without a declared type, for a type and rules.
         rules: The choices of the user.
     """
 
-    def __init__(self, schema: TableSchema, adapter: EventAdapter, rules: ChangeRules) -> None:
+    def __init__(self, schema: TableSchema, untyped: Untyped, rules: ChangeRules) -> None:
         self._schema = schema
-        self._adapter = adapter
+        self._untyped = untyped
         self._rules = rules
         self._events: list[tuple[int, ChangeEvent]] = []
         self._declared: dict[int, Readers] = {}
@@ -200,7 +202,7 @@ class TableChanges:
             if not readers.keys() >= row.keys():
                 self._shape.see({name: value for name, value in row.items() if name not in readers})
 
-    def rows(self, table: TableName, rejects: list[Reject]) -> TableRows:
+    def rows(self, table: TableName | None, rejects: list[Reject]) -> TableRows:
         """Return the rows, and add the rejects."""
         if self._rules.json.evolution is Evolution.ADD:
             self._schema = self._shape.widened(self._schema)
@@ -276,7 +278,7 @@ class TableChanges:
             if (other := seen.setdefault(column, name)) is not name:
                 raise Misfit(f"the columns {shown(other)} and {shown(name)} differ only in case")
             reader = readers.get(name)
-            read = self._adapter.untyped(kind, self._rules.json)
+            read = self._untyped(kind, self._rules.json)
             if reader is not None:
                 read = fitted(reader, kind, read, self._rules.json.zone)
             plan.append((name, column, read))

@@ -5,11 +5,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, tzinfo
 from enum import Enum
+from pathlib import Path
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import pyarrow as pa
 
 from firetrail.errors import ConfigError
+from firetrail.pipeline.decoding.avro import AvroFormat
 from firetrail.pipeline.decoding.canal import CanalAdapter
 from firetrail.pipeline.decoding.changes import ChangeDecoder, ChangeRules, EventAdapter, Schemas
 from firetrail.pipeline.decoding.debezium import DebeziumAdapter
@@ -18,10 +20,13 @@ from firetrail.pipeline.decoding.delimited import CsvDecoder, CsvRules
 from firetrail.pipeline.decoding.json_decoder import JsonDecoder
 from firetrail.pipeline.decoding.json_values import Evolution, JsonRules, NumberUnit
 from firetrail.pipeline.decoding.maxwell import MaxwellAdapter
+from firetrail.pipeline.decoding.registry import BodyHeader, SchemaRegistry, check_url
 from firetrail.pipeline.decoding.table_schema import EMPTY, TableSchema
 from firetrail.pipeline.decoding.text_decoder import TEXT_SCHEMA, TextDecoder
-from firetrail.pipeline.options import Option, OptionTable, Parsed, any_text
+from firetrail.pipeline.decoding.typed_rows import RowDecoder, RowFormat
+from firetrail.pipeline.options import Option, OptionTable, Parsed, any_text, some_text
 from firetrail.settings.settings_table import Flag, OneOf, Text
+from firetrail.system import SYSTEM
 
 
 class BodyFormat(Enum):
@@ -30,6 +35,7 @@ class BodyFormat(Enum):
     JSON = "json"
     TEXT = "text"
     CSV = "csv"
+    AVRO = "avro"
     CANAL = "canal"
     MAXWELL = "maxwell"
     DEBEZIUM = "debezium"
@@ -59,11 +65,26 @@ def _names(text: str) -> tuple[str, ...]:
     return names
 
 
+def _content(path: str) -> bytes:
+    """Return the content of a file of the driver; the workers get it with the spec."""
+    try:
+        return SYSTEM.files.read(Path(path))
+    except OSError as error:
+        raise ConfigError("schemaFile", path, f"cannot be read: {error.strerror}") from error
+
+
 def _columns(text: str) -> TableSchema:
     """Return the columns of CSV; those without a type are text."""
     if re.fullmatch(r"\w+(\s*,\s*\w+)*", text.strip()):
         return TableSchema.of((name.strip(), pa.string()) for name in text.split(","))
     return TableSchema.from_ddl(text)
+
+
+def _text(content: bytes) -> str:
+    try:
+        return content.decode()
+    except UnicodeDecodeError as error:
+        raise ConfigError("schemaFile", content[:20], "must be text in UTF-8") from error
 
 
 OPTIONS = OptionTable(
@@ -76,6 +97,10 @@ OPTIONS = OptionTable(
         Option("tables", "tables", Parsed(_names, "must be patterns of DATABASE.TABLE")),
         Option("key", "key", Parsed(_names, "must be names of columns")),
         Option("zeroDates", "zero_dates", OneOf(ZeroDates)),
+        Option("schemaFile", "schema", Parsed(_content, "must be a file with a schema")),
+        Option("header", "header", OneOf(BodyHeader)),
+        Option("registry", "registry", Parsed(check_url, "must be the address of a registry")),
+        Option("subject", "subject", some_text("the subject at RocketMQ's registry: the topic")),
         Option("columns", "columns", Parsed(_columns, "must be columns, such as id bigint, name")),
         Option("delimiter", "delimiter", Text(r'[^\r\n"]', "must be one letter")),
         Option("quote", "quote", Text(r"[^\r\n]", "must be one letter")),
@@ -101,6 +126,12 @@ class DecoderSpec:
         key: The key by which changes of a row's key are found in CDC events. Default: (), which
             takes the one that the events name.
         zero_dates: The treatment of dates of MySQL with zeros. Default: ``null``.
+        schema: The content of a file with the schema: an ``.avsc`` file. Default: empty, the
+            registry has it.
+        header: The bytes before the datum that name a schema. Default: ``none``.
+        registry: The address of the registry that has the schemas of headers. Default: empty, the
+            given schema is that of all bodies, and headers are skipped.
+        subject: The subject at RocketMQ's registry, which is the topic. Default: empty.
         columns: The columns of CSV in the order of the fields. Default: None.
         delimiter: The letter between fields of CSV. Default: a comma.
         quote: The letter around fields of CSV that contain delimiters. Default: ``"``.
@@ -115,6 +146,10 @@ class DecoderSpec:
     tables: tuple[str, ...] = ()
     key: tuple[str, ...] = ()
     zero_dates: ZeroDates = ZeroDates.NULL
+    schema: bytes = b""
+    header: BodyHeader = BodyHeader.NONE
+    registry: str = ""
+    subject: str = ""
     columns: TableSchema | None = None
     delimiter: str = ","
     quote: str = '"'
@@ -131,12 +166,39 @@ class DecoderSpec:
         if "format" not in values:
             allowed = ", ".join(choice.value for choice in BodyFormat)
             raise ConfigError("format", None, f"is required: {allowed}")
-        if values["format"] is BodyFormat.CSV and "columns" not in values:
+        spec = cls(**values)
+        spec._check()
+        return spec
+
+    def _check(self) -> None:
+        """Raise ConfigError if an option is missing that the format or the header needs."""
+        if self.format is BodyFormat.CSV and self.columns is None:
             raise ConfigError("columns", None, "is required for CSV: id bigint, name string, …")
-        return cls(**values)
+        if self.format is not BodyFormat.AVRO:
+            return
+        if bool(self.schema) == bool(self.registry):
+            allowed = "give the schema of Avro as schemaFile, or the address of a registry"
+            raise ConfigError("schemaFile", None, allowed)
+        if self.registry and self.header is BodyHeader.NONE:
+            allowed = "must be confluent, apicurio or rocketmq with a registry"
+            raise ConfigError("header", "none", allowed)
+        if self.registry and self.header is BodyHeader.ROCKETMQ and not self.subject:
+            raise ConfigError("subject", None, "is required by RocketMQ's registry: the topic")
+        self._layout()
+
+    def _layout(self) -> RowFormat:
+        """Return the format of bodies with declared types."""
+        registry = None
+        if self.registry:
+            registry = SchemaRegistry(self.registry, self.header, self.subject)
+        return AvroFormat(_text(self.schema), self.header, registry)
 
     def own_schema(self) -> TableSchema | None:
         """Return the schema that the options alone determine; None if messages are needed."""
+        if self.format is BodyFormat.AVRO:
+            readers = self._layout().readers()
+            kinds = {name: reader.kind for name, reader in (readers or {}).items()}
+            return None if readers is None else TableSchema.of(kinds)
         return TEXT_SCHEMA if self.format is BodyFormat.TEXT else self.columns
 
     def decoder(self, schemas: Schemas = EMPTY) -> BodyDecoder:
@@ -152,6 +214,8 @@ class DecoderSpec:
         if adapter is not None:
             return ChangeDecoder(adapter, schemas, ChangeRules(rules, self.tables, self.key))
         schema = schemas if isinstance(schemas, TableSchema) else EMPTY
+        if self.format is BodyFormat.AVRO:
+            return RowDecoder(self._layout(), schema, rules, tombstones=self.tombstones)
         if self.format is BodyFormat.CSV:
             columns = self.columns or EMPTY
             csv = CsvRules(columns, self.delimiter, self.quote, self.null_text, self.zone)

@@ -1,0 +1,76 @@
+"""The decoder of formats whose bodies are one row each, with declared types: Avro and Protobuf."""
+
+from abc import ABC, abstractmethod
+
+from firetrail.pipeline.decoding.changes import (
+    ChangeEvent,
+    ChangeRow,
+    ChangeRules,
+    Readers,
+    TableChanges,
+)
+from firetrail.pipeline.decoding.decoded import (
+    Bodies,
+    BodyDecoder,
+    Decoded,
+    Operation,
+    Reject,
+    TableName,
+    body_list,
+)
+from firetrail.pipeline.decoding.json_decoder import NO_BODY
+from firetrail.pipeline.decoding.json_values import JsonRules, converter
+from firetrail.pipeline.decoding.table_schema import TableSchema
+from firetrail.pipeline.decoding.text_values import Misfit
+
+_NO_TABLE = TableName("", "")
+
+
+class RowFormat(ABC):
+    """A format of bodies."""
+
+    @abstractmethod
+    def row(self, body: bytes) -> tuple[ChangeRow, Readers]:
+        """Return the row of a body, and its declared columns; raise Misfit if it has none."""
+
+    @abstractmethod
+    def readers(self) -> Readers | None:
+        """Return the columns that are known without a body; None if there are none."""
+
+
+class RowDecoder(BodyDecoder):
+    """Rows of typed bodies.
+
+    Args:
+        layout: The format.
+        schema: The known columns.
+        rules: The choices of the user.
+        tombstones: Whether an empty body deletes the row of the message's key.
+    """
+
+    def __init__(
+        self, layout: RowFormat, schema: TableSchema, rules: JsonRules, *, tombstones: bool
+    ) -> None:
+        self._layout = layout
+        self._schema = schema
+        self._rules = ChangeRules(rules)
+        self._tombstones = tombstones
+
+    def decode(self, bodies: Bodies) -> Decoded:
+        changes = TableChanges(self._schema, converter, self._rules)
+        rejects: list[Reject] = []
+        for at, body in enumerate(body_list(bodies)):
+            try:
+                if body:
+                    row, readers = self._layout.row(body)
+                    change = Operation.UPSERT, row, None
+                    changes.add(at, ChangeEvent(_NO_TABLE, (change,), readers))
+                elif self._tombstones:
+                    changes.add(at, ChangeEvent(_NO_TABLE, ((Operation.DELETE, {}, None),)))
+                else:
+                    raise Misfit(NO_BODY)
+            except Misfit as misfit:
+                rejects.append(Reject(at, str(misfit)))
+        part = changes.rows(None, rejects)
+        rejects.sort(key=lambda reject: reject.message)
+        return Decoded((part,), tuple(rejects))
