@@ -230,7 +230,7 @@ def test_an_unknown_schema_is_a_reject_and_a_lost_registry_an_error(
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
-        ({}, "give the schema of Avro as schemaFile, or the address of a registry"),
+        ({}, "give the schema as schemaFile, or the address of a registry"),
         ({"registry": "http://a"}, "must be confluent, apicurio or rocketmq with a registry"),
         ({"registry": "http://a", "header": "rocketmq"}, "is required by RocketMQ's registry"),
         ({"registry": "a:80"}, "must be http://HOST:PORT"),

@@ -202,5 +202,5 @@ def test_text_is_one_column() -> None:
 
 
 def test_a_format_is_required() -> None:
-    with pytest.raises(ConfigError, match=r"is required: json, text, csv, avro, canal"):
+    with pytest.raises(ConfigError, match=r"is required: json, text, csv, avro, protobuf"):
         DecoderSpec.from_options({})

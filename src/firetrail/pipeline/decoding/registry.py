@@ -157,8 +157,6 @@ class SchemaRegistry:
             found[name] = self._text(inner)
 
     def _apicurio(self, number: int) -> RegisteredSchema:
-        if self._serialized:
-            raise PipelineError("Apicurio has no file descriptors; give the schema as a file")
         return RegisteredSchema(self._get(f"/ids/globalIds/{number}", f"schema {number}").decode())
 
     def _rocketmq(self, number: int) -> RegisteredSchema:

@@ -20,6 +20,7 @@ from firetrail.pipeline.decoding.delimited import CsvDecoder, CsvRules
 from firetrail.pipeline.decoding.json_decoder import JsonDecoder
 from firetrail.pipeline.decoding.json_values import Evolution, JsonRules, NumberUnit
 from firetrail.pipeline.decoding.maxwell import MaxwellAdapter
+from firetrail.pipeline.decoding.protobuf import ProtobufFormat
 from firetrail.pipeline.decoding.registry import BodyHeader, SchemaRegistry, check_url
 from firetrail.pipeline.decoding.table_schema import EMPTY, TableSchema
 from firetrail.pipeline.decoding.text_decoder import TEXT_SCHEMA, TextDecoder
@@ -36,9 +37,14 @@ class BodyFormat(Enum):
     TEXT = "text"
     CSV = "csv"
     AVRO = "avro"
+    PROTOBUF = "protobuf"
     CANAL = "canal"
     MAXWELL = "maxwell"
     DEBEZIUM = "debezium"
+
+
+_TYPED = (BodyFormat.AVRO, BodyFormat.PROTOBUF)
+"""Formats whose schema declares the types of their bodies."""
 
 
 class ZeroDates(Enum):
@@ -98,6 +104,7 @@ OPTIONS = OptionTable(
         Option("key", "key", Parsed(_names, "must be names of columns")),
         Option("zeroDates", "zero_dates", OneOf(ZeroDates)),
         Option("schemaFile", "schema", Parsed(_content, "must be a file with a schema")),
+        Option("message", "message", some_text("the full name of a message of Protobuf")),
         Option("header", "header", OneOf(BodyHeader)),
         Option("registry", "registry", Parsed(check_url, "must be the address of a registry")),
         Option("subject", "subject", some_text("the subject at RocketMQ's registry: the topic")),
@@ -126,8 +133,10 @@ class DecoderSpec:
         key: The key by which changes of a row's key are found in CDC events. Default: (), which
             takes the one that the events name.
         zero_dates: The treatment of dates of MySQL with zeros. Default: ``null``.
-        schema: The content of a file with the schema: an ``.avsc`` file. Default: empty, the
-            registry has it.
+        schema: The content of a file with the schema: an ``.avsc`` file, or the
+            descriptors that ``protoc`` compiles. Default: empty, the registry has it.
+        message: The full name of the message of Protobuf. Default: empty, the first of the file,
+            or the one that Confluent's header names.
         header: The bytes before the datum that name a schema. Default: ``none``.
         registry: The address of the registry that has the schemas of headers. Default: empty, the
             given schema is that of all bodies, and headers are skipped.
@@ -147,6 +156,7 @@ class DecoderSpec:
     key: tuple[str, ...] = ()
     zero_dates: ZeroDates = ZeroDates.NULL
     schema: bytes = b""
+    message: str = ""
     header: BodyHeader = BodyHeader.NONE
     registry: str = ""
     subject: str = ""
@@ -174,28 +184,37 @@ class DecoderSpec:
         """Raise ConfigError if an option is missing that the format or the header needs."""
         if self.format is BodyFormat.CSV and self.columns is None:
             raise ConfigError("columns", None, "is required for CSV: id bigint, name string, …")
-        if self.format is not BodyFormat.AVRO:
+        if self.format not in _TYPED:
             return
         if bool(self.schema) == bool(self.registry):
-            allowed = "give the schema of Avro as schemaFile, or the address of a registry"
+            allowed = "give the schema as schemaFile, or the address of a registry"
             raise ConfigError("schemaFile", None, allowed)
         if self.registry and self.header is BodyHeader.NONE:
             allowed = "must be confluent, apicurio or rocketmq with a registry"
             raise ConfigError("header", "none", allowed)
         if self.registry and self.header is BodyHeader.ROCKETMQ and not self.subject:
             raise ConfigError("subject", None, "is required by RocketMQ's registry: the topic")
+        named = self.registry and self.format is BodyFormat.PROTOBUF
+        if named and self.header is not BodyHeader.CONFLUENT:
+            allowed = "only Confluent's registry has descriptors of Protobuf; give schemaFile"
+            raise ConfigError("header", self.header.value, allowed)
         self._layout()
 
     def _layout(self) -> RowFormat:
         """Return the format of bodies with declared types."""
         registry = None
         if self.registry:
-            registry = SchemaRegistry(self.registry, self.header, self.subject)
+            serialized = self.format is BodyFormat.PROTOBUF
+            registry = SchemaRegistry(
+                self.registry, self.header, self.subject, serialized=serialized
+            )
+        if self.format is BodyFormat.PROTOBUF:
+            return ProtobufFormat(self.schema, self.message, self.header, registry)
         return AvroFormat(_text(self.schema), self.header, registry)
 
     def own_schema(self) -> TableSchema | None:
         """Return the schema that the options alone determine; None if messages are needed."""
-        if self.format is BodyFormat.AVRO:
+        if self.format in _TYPED:
             readers = self._layout().readers()
             kinds = {name: reader.kind for name, reader in (readers or {}).items()}
             return None if readers is None else TableSchema.of(kinds)
@@ -214,7 +233,7 @@ class DecoderSpec:
         if adapter is not None:
             return ChangeDecoder(adapter, schemas, ChangeRules(rules, self.tables, self.key))
         schema = schemas if isinstance(schemas, TableSchema) else EMPTY
-        if self.format is BodyFormat.AVRO:
+        if self.format in _TYPED:
             return RowDecoder(self._layout(), schema, rules, tombstones=self.tombstones)
         if self.format is BodyFormat.CSV:
             columns = self.columns or EMPTY
