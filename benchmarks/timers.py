@@ -20,7 +20,7 @@ from benchmarks.measurements import OURS
 from benchmarks.puts import DISPATCH_PATIENCE_S, Figures
 from benchmarks.servers import memory
 from firetrail import Message, StoreConfig
-from firetrail.broker.config import BrokerConfig
+from firetrail.broker.broker_config import BrokerConfig
 from firetrail.broker.timer.timer_service import TimerService
 from firetrail.format.files.timer import LOG, TIMER_QUEUE, TIMER_TOPIC
 from firetrail.format.properties import (

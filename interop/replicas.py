@@ -33,7 +33,7 @@ from firetrail.replication.replica.follower import Follower, FollowerSettings
 from firetrail.replication.replica.follower_status import FollowerState
 from firetrail.replication.replica.master_check import MasterAddress
 from firetrail.store.broker_store import BrokerStore
-from firetrail.store.settings.config import BrokerRole, StoreConfig
+from firetrail.store.settings.store_config import BrokerRole, StoreConfig
 from firetrail.system import SYSTEM
 
 SIZES = Sizes(log=5 << 20, queue=60_000, slots=1000, entries=10_000)

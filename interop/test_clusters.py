@@ -14,7 +14,7 @@ from interop.servers import LINES, Servers, our_name_server
 from interop.stock import registered
 
 from firetrail.broker.broker import Broker
-from firetrail.broker.config import BrokerConfig
+from firetrail.broker.broker_config import BrokerConfig
 from firetrail.client import (
     Admin,
     Message,
@@ -27,7 +27,7 @@ from firetrail.client import (
     by_sql,
 )
 from firetrail.remoting.messages.bodies import ConsumeFromWhere, MessageModel
-from firetrail.store.settings.config import StoreConfig
+from firetrail.store.settings.store_config import StoreConfig
 
 FIRST = ConsumeFromWhere.FIRST_OFFSET
 WAIT_S = 120

@@ -11,7 +11,7 @@ from interop.tormented import JavaBroker
 from firetrail.broker.broker import Broker
 from firetrail.client import Admin, Message, Producer, PullConsumer
 from firetrail.remoting.messages.bodies import MessageQueue
-from firetrail.store.settings.config import StoreConfig
+from firetrail.store.settings.store_config import StoreConfig
 
 GROUP, TOPIC, OTHER = "G", "T-single", "Other"
 STORE = StoreConfig().for_files(

@@ -27,7 +27,7 @@ from firetrail.access.user_bodies import AclInfo, UserInfo
 from firetrail.auth.credentials import Credentials
 from firetrail.auth.policies import Policy, User, UserStatus, UserType
 from firetrail.auth.signature import Signer
-from firetrail.broker.config import BrokerConfig
+from firetrail.broker.broker_config import BrokerConfig
 from firetrail.remoting.connections.remoting_client import RemotingClient
 from firetrail.remoting.wire.codes import PLAIN_CODES
 from firetrail.remoting.wire.command import RemotingCommand

@@ -12,10 +12,10 @@ from interop.stock import registered
 
 from firetrail.broker.background import BackgroundBroker
 from firetrail.broker.broker import Broker
-from firetrail.broker.config import BrokerConfig
+from firetrail.broker.broker_config import BrokerConfig
 from firetrail.client import Message, Popped, Producer, SimpleConsumer
 from firetrail.remoting.messages.bodies import ConsumeFromWhere
-from firetrail.store.settings.config import StoreConfig
+from firetrail.store.settings.store_config import StoreConfig
 
 LINE = "v5"
 CLIENT = Path(__file__).parent / "java" / "clients" / "PopClient.java"

@@ -10,12 +10,12 @@ import pytest
 from interop.servers import LINES, Servers
 
 from firetrail.broker.broker import Broker
-from firetrail.broker.config import BrokerConfig
+from firetrail.broker.broker_config import BrokerConfig
 from firetrail.client import Admin, Message, Producer
 from firetrail.remoting.connections.remoting_client import RemotingClient
 from firetrail.remoting.wire.codes import RequestCode
 from firetrail.remoting.wire.command import RemotingCommand
-from firetrail.store.settings.config import BrokerRole, StoreConfig
+from firetrail.store.settings.store_config import BrokerRole, StoreConfig
 
 WAIT_S = 60
 pytestmark = pytest.mark.time_limit(3 * WAIT_S)

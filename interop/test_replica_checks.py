@@ -49,7 +49,7 @@ from firetrail.replication.replica.follower_status import FollowerState
 from firetrail.replication.replica.master_check import Master, MasterAddress
 from firetrail.replication.replica.rewind import rewind
 from firetrail.store.broker_store import BrokerStore
-from firetrail.store.settings.config import BrokerRole
+from firetrail.store.settings.store_config import BrokerRole
 from firetrail.system import SYSTEM
 
 LIMIT_S = 180.0

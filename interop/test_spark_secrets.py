@@ -18,7 +18,7 @@ from tests.helpers import small_config
 
 from firetrail.auth.credentials import Credentials
 from firetrail.broker.background import BackgroundBroker
-from firetrail.broker.config import BrokerConfig
+from firetrail.broker.broker_config import BrokerConfig
 from firetrail.client import Access, Message, Producer
 
 NEEDS_JAVA = False

@@ -80,7 +80,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "replication": ("replica", "learner", "group", "ha", "log"),
     "proxy": (
         *("proxy", "calls", "upstream", "conversion", "transport"),
-        *("http2.http2_connection", "kernels", "http2", "schema", "config", "grpc_extra"),
+        *("http2.http2_connection", "kernels", "http2", "schema", "proxy_config", "grpc_extra"),
     ),
     "cli": (
         *(
@@ -119,7 +119,8 @@ ROOMS: dict[str, tuple[str, ...]] = {
             "stored_messages",
             "state",
         ),
-        *("ports", "broker_conf", "config", "limit_settings", "config_groups", "unsupported"),
+        *("ports", "broker_conf_file", "broker_config"),
+        *("limit_settings", "config_groups", "unsupported"),
     ),
 }
 
@@ -235,7 +236,7 @@ def test_format_knows_no_io_and_no_clock() -> None:
 
 def test_an_import_that_goes_up_is_found() -> None:
     segment = PACKAGE / "storage" / "segment.py"
-    assert not goes_down(segment, ["firetrail", "store", "settings", "config"])
+    assert not goes_down(segment, ["firetrail", "store", "settings", "store_config"])
     assert not goes_down(segment, ["firetrail"])
     assert goes_down(segment, ["firetrail", "format", "names"])
 

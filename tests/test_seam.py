@@ -117,7 +117,7 @@ ENTRY_POINTS = {
     "proxy/proxy.py": "Proxy",
     "remoting/connections/access.py": "secrets of clients and commands, without a system",
     "store/bulk.py": "BulkCommit, which Spark's writers use",
-    "store/settings/config.py": "StoreConfig.from_properties, which reads a file",
+    "store/settings/store_config.py": "StoreConfig.from_properties, which reads a file",
     "store/inspect/view.py": "StoreView.open",
     "store/store.py": "Store.open",
     "tls/server_tls.py": "ServerTls, which commands create before the server",

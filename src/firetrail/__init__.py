@@ -24,7 +24,7 @@ from firetrail.store.inspect.view import StoreView
 from firetrail.store.reads.reader import Boundary
 from firetrail.store.recovery.recovery import RecoveryReport
 from firetrail.store.results import GetResult, GetStatus, PutResult, PutStatus
-from firetrail.store.settings.config import FlushMode, StoreConfig
+from firetrail.store.settings.store_config import FlushMode, StoreConfig
 from firetrail.store.stats import Snapshot
 from firetrail.store.store import Store
 from firetrail.system import Clock, System

@@ -11,7 +11,7 @@ from firetrail.auth.caller import Caller
 from firetrail.auth.credentials import Credentials
 from firetrail.auth.policies import User
 from firetrail.auth.signature import Signer
-from firetrail.broker.config import BrokerConfig
+from firetrail.broker.broker_config import BrokerConfig
 from firetrail.remoting.wire.command import RemotingCommand
 from firetrail.system import SYSTEM
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from tests.helpers import PATIENCE_S
 
 from firetrail.broker.broker import Broker
-from firetrail.broker.config import BrokerConfig
+from firetrail.broker.broker_config import BrokerConfig
 from firetrail.format.record import Record, decode_record
 from firetrail.remoting.connections.handlers import Handler
 from firetrail.remoting.connections.remoting_client import RemotingClient
@@ -21,7 +21,7 @@ from firetrail.remoting.messages.bodies import (
 )
 from firetrail.remoting.wire.codes import RequestCode, Version
 from firetrail.remoting.wire.command import RemotingCommand
-from firetrail.store.settings.config import StoreConfig
+from firetrail.store.settings.store_config import StoreConfig
 from firetrail.system import System
 
 SMALL = StoreConfig(

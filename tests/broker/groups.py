@@ -16,13 +16,13 @@ from tests.client.clusters import until
 from tests.replication.fake_etcd import Endpoint, FakeEtcd, fake_etcd
 
 from firetrail.broker.broker import Broker
-from firetrail.broker.config import BrokerConfig
+from firetrail.broker.broker_config import BrokerConfig
 from firetrail.errors import StoreClosedError
 from firetrail.remoting.connections.remoting_client import RemotingClient
 from firetrail.remoting.wire.codes import ResponseCode
 from firetrail.remoting.wire.command import RemotingCommand
 from firetrail.replication.group.group_status import GroupStatus
-from firetrail.store.settings.config import BrokerRole, StoreConfig
+from firetrail.store.settings.store_config import BrokerRole, StoreConfig
 from firetrail.system import Clock, System
 
 LEASE_S = 30

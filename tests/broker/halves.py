@@ -4,7 +4,7 @@ import asyncio
 
 from tests.broker.brokers import Talk
 
-from firetrail.broker.config import BrokerConfig
+from firetrail.broker.broker_config import BrokerConfig
 from firetrail.format.values.ids import decode_message_id
 from firetrail.remoting.wire.codes import RequestCode
 from firetrail.remoting.wire.command import RemotingCommand

@@ -11,14 +11,14 @@ from tests.broker.brokers import SMALL, Field, Talk
 from tests.client.clusters import until
 
 from firetrail.broker.broker import Broker
-from firetrail.broker.config import BrokerConfig
+from firetrail.broker.broker_config import BrokerConfig
 from firetrail.namesrv import NameServerConfig
 from firetrail.namesrv.server import NameServer
 from firetrail.remoting.connections.remoting_client import RemotingClient
 from firetrail.remoting.messages.replica_bodies import ReplicaStatus
 from firetrail.remoting.wire.codes import RequestCode, ResponseCode
 from firetrail.remoting.wire.command import RemotingCommand
-from firetrail.store.settings.config import BrokerRole, StoreConfig
+from firetrail.store.settings.store_config import BrokerRole, StoreConfig
 
 QUICK: dict[str, Any] = {"ha_heartbeat_ms": 50, "sync_interval_ms": 20}
 SLAVE = SMALL.replace(role=BrokerRole.SLAVE)

@@ -11,7 +11,7 @@ from tests.broker.brokers import talking
 from tests.broker.secured import SEND, Secured, secured
 from tests.extras import require
 
-from firetrail.broker.config import BrokerConfig
+from firetrail.broker.broker_config import BrokerConfig
 from firetrail.errors import ProtocolError
 from firetrail.remoting.messages import registration_body
 from firetrail.remoting.messages.bodies import (

@@ -9,7 +9,7 @@ from tests.client.clusters import until
 from tests.helpers import crash_image
 
 from firetrail import Message, Store
-from firetrail.broker.config import BrokerConfig
+from firetrail.broker.broker_config import BrokerConfig
 from firetrail.broker.state.topic_table import TopicTable
 from firetrail.remoting.messages.bodies import DataVersion, TopicConfig, TopicConfigTable
 from firetrail.remoting.wire.codes import RequestCode, ResponseCode

@@ -7,7 +7,7 @@ from tests.broker.brokers import SUBSCRIPTION, SUSPEND, Talk, talking
 from tests.client.clusters import until
 
 from firetrail.broker.admin import assignment_processor, inspection_processor
-from firetrail.broker.config import BrokerConfig
+from firetrail.broker.broker_config import BrokerConfig
 from firetrail.broker.filter.message_selector import TAGS_MAX
 from firetrail.broker.pop import pop_checkpoints
 from firetrail.broker.pop.pop_checkpoints import INVISIBLE_MAX_MS

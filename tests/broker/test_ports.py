@@ -11,8 +11,8 @@ from tests.ports import free_port
 from tests.tls.authority import Authority
 
 from firetrail.broker.broker import Broker
-from firetrail.broker.broker_conf import load_entries
-from firetrail.broker.config import BrokerConfig
+from firetrail.broker.broker_conf_file import load_entries
+from firetrail.broker.broker_config import BrokerConfig
 from firetrail.broker.ports import advertised_host
 from firetrail.errors import AddressInUseError, ConfigError
 from firetrail.format.files.java_properties import Entry
@@ -21,8 +21,8 @@ from firetrail.remoting.connections.remoting_client import RemotingClient
 from firetrail.remoting.wire.codes import RequestCode
 from firetrail.remoting.wire.command import RemotingCommand
 from firetrail.tls.client_tls import ClientTls
-from firetrail.tls.config import TlsConfig
 from firetrail.tls.server_tls import ServerTls
+from firetrail.tls.tls_config import TlsConfig
 
 HOST = "127.0.0.1"
 

@@ -6,8 +6,8 @@ import pytest
 from tests.broker.brokers import talking
 
 from firetrail.broker.broker import Broker
-from firetrail.broker.broker_conf import load_entries
-from firetrail.broker.config import BrokerConfig
+from firetrail.broker.broker_conf_file import load_entries
+from firetrail.broker.broker_config import BrokerConfig
 from firetrail.broker.unsupported import NAMES, REFUSED_SETTINGS, check, refused_settings
 from firetrail.errors import ConfigError, MisspeltKeyError, UnsupportedError
 from firetrail.format.files.java_properties import parse_properties

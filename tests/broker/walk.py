@@ -17,7 +17,7 @@ from types import FrameType
 from typing import Any
 
 from firetrail.broker import BackgroundBroker, BrokerConfig
-from firetrail.store.settings.config import FlushMode, StoreConfig
+from firetrail.store.settings.store_config import FlushMode, StoreConfig
 
 WARM, MEASURED = 3, 5
 SEND, PULL = 310, 11

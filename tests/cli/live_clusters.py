@@ -14,8 +14,8 @@ from firetrail.client import PullConsumer
 from firetrail.namesrv import NameServerConfig
 from firetrail.namesrv.server import NameServer
 from firetrail.remoting.messages.bodies import TopicConfigTable
-from firetrail.tls.config import TlsConfig
 from firetrail.tls.server_tls import ServerTls
+from firetrail.tls.tls_config import TlsConfig
 
 INTERRUPTIBLE = """\
 import signal, sys

@@ -34,7 +34,7 @@ from tests.tls.authority import Authority
 
 from firetrail.access.user_store import USERS_FILE
 from firetrail.auth.credentials import Credentials
-from firetrail.broker.broker_conf import load_entries
+from firetrail.broker.broker_conf_file import load_entries
 from firetrail.cli.servers import service
 from firetrail.client import Access, Admin
 from firetrail.errors import FiretrailError
@@ -44,7 +44,7 @@ from firetrail.remoting.wire.codes import RequestCode
 from firetrail.remoting.wire.command import RemotingCommand
 from firetrail.replication.group.etcd_gateway import EtcdAccess, EtcdGateway
 from firetrail.system import SYSTEM
-from firetrail.tls.config import TlsConfig
+from firetrail.tls.tls_config import TlsConfig
 
 PASSWORD = f"{CANARY}-password"
 NAMESRV_CONF = "\n".join(

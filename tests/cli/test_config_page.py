@@ -6,14 +6,14 @@ import sys
 from dataclasses import fields
 from pathlib import Path
 
-from firetrail.broker import config as broker_config
+from firetrail.broker import broker_config
 from firetrail.cli.config_page import page
-from firetrail.namesrv.config import NameServerConfig
+from firetrail.namesrv.name_server_config import NameServerConfig
 from firetrail.settings.audit_settings import AuditSettings
 from firetrail.settings.log_settings import LogSettings
 from firetrail.settings.server_limits import ServerLimitSettings
-from firetrail.store.settings import config as store_config
-from firetrail.tls import config as tls_config
+from firetrail.store.settings import store_config
+from firetrail.tls import tls_config
 
 PAGE = Path(__file__).parents[2] / "docs" / "configuration.md"
 

@@ -11,7 +11,7 @@ from tests.cli.conftest import Firetrail
 from tests.cli.live_clusters import lonely_name_server
 from tests.tls.authority import Authority
 
-from firetrail.tls.config import TlsConfig
+from firetrail.tls.tls_config import TlsConfig
 
 
 def test_an_unreachable_cluster_is_an_error(firetrail: Firetrail) -> None:

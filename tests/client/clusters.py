@@ -9,7 +9,7 @@ from typing import Any
 from tests.broker.brokers import SMALL
 
 from firetrail.broker.broker import Broker
-from firetrail.broker.config import BrokerConfig
+from firetrail.broker.broker_config import BrokerConfig
 from firetrail.client import Message, MessageQueue, Producer, PullConsumer, Received
 from firetrail.errors import RequestError
 from firetrail.format.record import Record

@@ -22,7 +22,7 @@ from tests.client.cancellation import (
 from tests.client.clusters import SOON, Heard, fill, read_all, running_cluster, until
 
 from firetrail.broker.broker import Broker
-from firetrail.broker.config import BrokerConfig
+from firetrail.broker.broker_config import BrokerConfig
 from firetrail.client import (
     Admin,
     ClientClosedError,

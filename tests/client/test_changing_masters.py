@@ -24,7 +24,7 @@ from firetrail.client.cluster import backoff, known_routes
 from firetrail.client.cluster.session import Session
 from firetrail.client.producers import message_sender
 from firetrail.errors import NoSuchError, RequestError
-from firetrail.namesrv.config import NameServerConfig
+from firetrail.namesrv.name_server_config import NameServerConfig
 from firetrail.namesrv.server import NameServer
 from firetrail.remoting.connections.connection import Connection
 from firetrail.remoting.messages.bodies import MASTER_ID, TopicConfig, TopicConfigTable

@@ -10,7 +10,7 @@ import pytest
 from tests.client.clusters import SOON, Heard, until
 
 from firetrail.broker.broker import Broker
-from firetrail.broker.config import BrokerConfig
+from firetrail.broker.broker_config import BrokerConfig
 from firetrail.client import (
     ConsumeFromWhere,
     Message,

@@ -7,7 +7,7 @@ import pytest
 
 from firetrail.auth.credentials import Credentials
 from firetrail.broker.broker import Broker
-from firetrail.broker.config import BrokerConfig
+from firetrail.broker.broker_config import BrokerConfig
 from firetrail.cli.compatibility_page import with_lists
 from firetrail.remoting.messages.requests import REQUESTS, RequestTarget
 from firetrail.remoting.wire.codes import PLAIN_CODES, RequestCode

@@ -10,7 +10,7 @@ from tests.docs.pages import blocks
 from tests.replication.fake_etcd import fake_etcd
 
 from firetrail.broker.broker import Broker
-from firetrail.broker.broker_conf import LoadedBroker, load_entries
+from firetrail.broker.broker_conf_file import LoadedBroker, load_entries
 from firetrail.format.files.java_properties import parse_properties
 
 PAGE = ROOT / "docs/guide/replication.md"

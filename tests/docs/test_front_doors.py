@@ -51,7 +51,7 @@ def test_an_example_uses_the_front_doors(example: Path) -> None:
 
 
 def test_a_deep_import_is_found() -> None:
-    assert deep_imports("from firetrail.store.settings.config import StoreConfig") == [
-        "firetrail.store.settings.config"
+    assert deep_imports("from firetrail.store.settings.store_config import StoreConfig") == [
+        "firetrail.store.settings.store_config"
     ]
     assert not deep_imports("from firetrail import StoreConfig\nimport firetrail.client")

@@ -9,8 +9,8 @@ from tests.connections import connected
 from firetrail.errors import ProtocolError, RequestError
 from firetrail.namesrv import kv as kv_module
 from firetrail.namesrv import routes
-from firetrail.namesrv.config import NameServerConfig
 from firetrail.namesrv.kv import KVConfig
+from firetrail.namesrv.name_server_config import NameServerConfig
 from firetrail.namesrv.server import NameServer
 from firetrail.remoting.connections.remoting_client import RemotingClient
 from firetrail.remoting.messages import registration_body

@@ -10,8 +10,8 @@ from tests.broker.brokers import SMALL
 from tests.client.clusters import WAIT_S, fill
 
 from firetrail.broker.background import BackgroundBroker
-from firetrail.broker.config import BrokerConfig
-from firetrail.store.settings.config import BrokerRole
+from firetrail.broker.broker_config import BrokerConfig
+from firetrail.store.settings.store_config import BrokerRole
 from firetrail.system import SYSTEM
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from tests.broker.brokers import SMALL
 from tests.proxy.fakes import METADATA, FakeCall
 
 from firetrail.broker.broker import Broker
-from firetrail.broker.config import BrokerConfig
+from firetrail.broker.broker_config import BrokerConfig
 from firetrail.proxy.calls.consumption.pop_requests import PopRequests
 from firetrail.proxy.calls.consumption.receipt_calls import ReceiptCalls
 from firetrail.proxy.calls.consumption.receive import ReceiveCalls
@@ -49,7 +49,7 @@ from firetrail.proxy.upstream.grpc_clients import ProxyClient
 from firetrail.proxy.upstream.interface import resolved
 from firetrail.remoting.messages.bodies import SubscriptionGroupConfig, TopicConfig, TopicRouteData
 from firetrail.remoting.wire.command import RemotingCommand
-from firetrail.store.settings.config import StoreConfig
+from firetrail.store.settings.store_config import StoreConfig
 from firetrail.system import SYSTEM
 
 BROKER = "broker-a"

@@ -14,12 +14,12 @@ from tests.connections import connected
 from tests.helpers import PATIENCE_S
 
 from firetrail.broker.broker import Broker
-from firetrail.broker.config import BrokerConfig
+from firetrail.broker.broker_config import BrokerConfig
 from firetrail.errors import AddressInUseError, ConfigError
 from firetrail.format.kernels.draft import Message as StoredMessage
 from firetrail.proxy.calls.messaging_service import SERVICE
-from firetrail.proxy.config import ProxyConfig
 from firetrail.proxy.proxy import Proxy
+from firetrail.proxy.proxy_config import ProxyConfig
 from firetrail.proxy.schema.messages import Broker as BrokerResource
 from firetrail.proxy.schema.messages import (
     Code,

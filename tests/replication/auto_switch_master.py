@@ -22,7 +22,7 @@ from firetrail.replication.learner.auto_switch_frames import (
 )
 from firetrail.replication.log.epochs import Epoch
 from firetrail.store.broker_store import BrokerStore
-from firetrail.store.settings.config import StoreConfig
+from firetrail.store.settings.store_config import StoreConfig
 
 
 def handshake(end: int, epochs: Sequence[Epoch]) -> bytes:

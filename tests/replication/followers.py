@@ -17,7 +17,7 @@ from firetrail.replication.ha.ha_service import HAService
 from firetrail.replication.ha.ha_source import HALimits, HASource
 from firetrail.store.broker_store import BrokerStore
 from firetrail.store.log.flusher import ThreadWaiter
-from firetrail.store.settings.config import BrokerRole, StoreConfig
+from firetrail.store.settings.store_config import BrokerRole, StoreConfig
 from firetrail.system import SYSTEM
 
 MASTER = SMALL.replace(commit_log_file_size=16 << 10, role=BrokerRole.SYNC_MASTER)

@@ -6,11 +6,11 @@ from typing import Any
 
 from tests.broker.brokers import SMALL, Talk
 
-from firetrail.broker import config as broker_config
-from firetrail.broker.config import BrokerConfig
+from firetrail.broker import broker_config
+from firetrail.broker.broker_config import BrokerConfig
 from firetrail.remoting.wire.codes import RequestCode
-from firetrail.store.settings import config as store_config
-from firetrail.store.settings.config import StoreConfig
+from firetrail.store.settings import store_config
+from firetrail.store.settings.store_config import StoreConfig
 
 Check = Callable[[Talk], Awaitable[None]]
 STORE: dict[str, tuple[StoreConfig, Check]] = {}

@@ -8,7 +8,7 @@ import pytest
 from tests.broker.brokers import SUBSCRIPTION, SUSPEND, Talk, talking
 from tests.broker.pops import ask_pop, fill
 
-from firetrail.broker.config import BrokerConfig
+from firetrail.broker.broker_config import BrokerConfig
 from firetrail.remoting.messages.bodies import (
     LockBody,
     MessageQueue,
@@ -17,7 +17,7 @@ from firetrail.remoting.messages.bodies import (
 )
 from firetrail.remoting.wire.codes import RequestCode, ResponseCode
 from firetrail.remoting.wire.command import RemotingCommand
-from firetrail.store.settings.config import BrokerRole
+from firetrail.store.settings.store_config import BrokerRole
 
 WAIT_MS = 20_000
 Ask = Callable[[Talk, str, int, int], Awaitable[RemotingCommand]]

@@ -16,7 +16,7 @@ from tests.proxy.services import code
 from tests.rules.ways import REFUSED, Ways, all_ways, pulled, rows, spark
 
 from firetrail import Message
-from firetrail.broker.config import BrokerConfig
+from firetrail.broker.broker_config import BrokerConfig
 from firetrail.client import MessageQueue, RequestError, by_sql, by_tags
 from firetrail.errors import ConfigError
 from firetrail.format.values.javahash import java_hash

@@ -14,8 +14,8 @@ from tests.broker.pops import fill
 from tests.client.clusters import until
 from tests.rules.setting_checks import BROKER, QUICK, STORE, change, of_broker, of_store, reads_of
 
-from firetrail.broker import config as broker_config
-from firetrail.broker.config import BrokerConfig
+from firetrail.broker import broker_config
+from firetrail.broker.broker_config import BrokerConfig
 from firetrail.broker.services.ha_peers import HAPeers
 from firetrail.broker.services.scrub import OFF_S, ScrubService
 from firetrail.errors import StoreDamagedError
@@ -23,8 +23,8 @@ from firetrail.remoting.messages.bodies import BY_SQL, TopicConfig
 from firetrail.remoting.wire.codes import RequestCode, ResponseCode
 from firetrail.settings.log_settings import LogLevel
 from firetrail.store.integrity.damage_ledger import DamagedPlace
-from firetrail.store.settings import config as store_config
-from firetrail.store.settings.config import BrokerRole, FlushMode
+from firetrail.store.settings import store_config
+from firetrail.store.settings.store_config import BrokerRole, FlushMode
 
 
 @of_store("max_message_size")

@@ -8,7 +8,7 @@ import pytest
 from tests.broker.brokers import Fields, Talk
 from tests.rules.ways import all_ways
 
-from firetrail.broker.config import BrokerConfig
+from firetrail.broker.broker_config import BrokerConfig
 from firetrail.client.cluster.topic_route import queues_of
 from firetrail.pipeline.wire.retry import _topic_cause
 from firetrail.proxy.calls.queue_choice import open_queues

@@ -8,11 +8,11 @@ from typing import Any
 from tests.broker.brokers import SMALL, Talk
 from tests.rules.ways import all_ways
 
-from firetrail.broker.config import BrokerConfig
+from firetrail.broker.broker_config import BrokerConfig
 from firetrail.remoting.messages.bodies import BY_SQL, TopicConfig
 from firetrail.remoting.wire.codes import RequestCode
 from firetrail.remoting.wire.command import RemotingCommand
-from firetrail.store.settings.config import BrokerRole
+from firetrail.store.settings.store_config import BrokerRole
 
 COUNT = 5
 QUEUE = {"topic": "T", "queueId": 0}

@@ -10,7 +10,7 @@ from tests.broker.brokers import SMALL, Talk, talking
 from tests.proxy.fakes import FakeCall
 from tests.proxy.services import Service
 
-from firetrail.broker.config import BrokerConfig
+from firetrail.broker.broker_config import BrokerConfig
 from firetrail.client import Producer, PullConsumer
 from firetrail.pipeline.batch_plan import plan_batch
 from firetrail.pipeline.source.options import parse_options
@@ -27,7 +27,7 @@ from firetrail.proxy.schema.messages import (
     Resource,
 )
 from firetrail.remoting.messages.bodies import TopicConfig
-from firetrail.store.settings.config import StoreConfig
+from firetrail.store.settings.store_config import StoreConfig
 from firetrail.system import System
 
 REFUSED = "refused"

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from firetrail.errors import ConfigError
 from firetrail.settings.conf_file import why_unused
-from firetrail.store.settings.config import SETTINGS, StoreConfig
 from firetrail.store.settings.config_rules import Conflict
+from firetrail.store.settings.store_config import SETTINGS, StoreConfig
 
 
 @pytest.mark.parametrize(
@@ -35,7 +35,7 @@ def test_a_rule_may_correct_a_setting_that_has_no_key(monkeypatch: pytest.Monkey
         unlocked = Conflict("lock_memory", False, "needs the write-buffer pool")
         return [unlocked] if values["lock_memory"] or not values["index_enabled"] else []
 
-    monkeypatch.setattr("firetrail.store.settings.config.conflicts", conflicts)
+    monkeypatch.setattr("firetrail.store.settings.store_config.conflicts", conflicts)
     monkeypatch.setattr(StoreConfig, "__post_init__", lambda _: None)
     taken = "lock_memory is taken as false: needs the write-buffer pool"
     loaded = StoreConfig.from_properties("lock_memory=true")

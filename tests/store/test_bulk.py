@@ -19,7 +19,7 @@ from firetrail.store.bulk import BulkAppend, committed_numbers
 from firetrail.store.bulk_journal import Ticket
 from firetrail.store.inspect.fsck.check import check_store
 from firetrail.store.inspect.view import StoreView
-from firetrail.store.settings.config import StoreConfig
+from firetrail.store.settings.store_config import StoreConfig
 from firetrail.system import Files, System
 
 DELAYS = DelayLevels.parse(DEFAULT_DELAY_LEVELS)

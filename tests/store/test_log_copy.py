@@ -8,7 +8,7 @@ from tests.replication.logs import log_content
 
 from firetrail import Message, Store
 from firetrail.store.broker_store import BrokerStore
-from firetrail.store.settings.config import BrokerRole
+from firetrail.store.settings.store_config import BrokerRole
 
 pytestmark = pytest.mark.stepped_threads
 

@@ -12,7 +12,7 @@ from firetrail import FlushMode, Message
 from firetrail.format.names import OFFSET_MAX
 from firetrail.store.broker_store import BrokerStore
 from firetrail.store.results import GetStatus
-from firetrail.store.settings.config import BrokerRole, StoreConfig
+from firetrail.store.settings.store_config import BrokerRole, StoreConfig
 from firetrail.system import SYSTEM
 
 MASTER = StoreConfig(

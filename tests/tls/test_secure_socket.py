@@ -11,9 +11,9 @@ from tests.helpers import PATIENCE_S, in_threads
 from tests.tls.authority import Authority
 
 from firetrail.tls.client_tls import ClientTls
-from firetrail.tls.config import TlsConfig
 from firetrail.tls.secure_socket import SecureSocket
 from firetrail.tls.server_tls import ServerTls
+from firetrail.tls.tls_config import TlsConfig
 from firetrail.tls.tls_session import HANDSHAKE, TlsSession
 
 

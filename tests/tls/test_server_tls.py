@@ -15,9 +15,9 @@ from tests.tls.peers import Client
 from firetrail.errors import ConfigError, ProtocolError
 from firetrail.system import System
 from firetrail.tls import server_tls
-from firetrail.tls.config import TlsConfig, TlsMode
 from firetrail.tls.self_signed import self_signed_context
 from firetrail.tls.server_tls import ServerTls
+from firetrail.tls.tls_config import TlsConfig, TlsMode
 from firetrail.tls.tls_session import HANDSHAKE, TlsSession
 
 DAY_S = 86_400

@@ -18,7 +18,7 @@ from firetrail.broker.broker import Broker
 from firetrail.client import Message, Producer, PullConsumer, SimpleConsumer
 from firetrail.errors import FiretrailError
 from firetrail.remoting.messages.bodies import ConsumeFromWhere
-from firetrail.store.settings.config import StoreConfig
+from firetrail.store.settings.store_config import StoreConfig
 
 TOPIC, GROUP = "T1", "G1"
 STORE = StoreConfig().for_files(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from firetrail.broker.background import BackgroundBroker
     from firetrail.broker.broker import Broker
-    from firetrail.broker.config import BrokerConfig
+    from firetrail.broker.broker_config import BrokerConfig
     from firetrail.broker.replica.master_settings import ReplicaSettings, replica_settings
 
 __all__ = ["BackgroundBroker", "Broker", "BrokerConfig", "ReplicaSettings", "replica_settings"]
@@ -17,7 +17,7 @@ __all__ = ["BackgroundBroker", "Broker", "BrokerConfig", "ReplicaSettings", "rep
 _MODULES = {
     "BackgroundBroker": "background",
     "Broker": "broker",
-    "BrokerConfig": "config",
+    "BrokerConfig": "broker_config",
     "ReplicaSettings": "replica.master_settings",
     "replica_settings": "replica.master_settings",
 }

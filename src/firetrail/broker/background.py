@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Self
 
 from firetrail.broker.broker import Broker
-from firetrail.broker.config import BrokerConfig
-from firetrail.store.settings.config import StoreConfig
+from firetrail.broker.broker_config import BrokerConfig
+from firetrail.store.settings.store_config import StoreConfig
 from firetrail.store.store import Store
 
 

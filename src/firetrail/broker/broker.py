@@ -15,9 +15,9 @@ from typing import Self
 
 from firetrail.broker.admin.config_processor import take_file
 from firetrail.broker.broker_access import BrokerAccess
-from firetrail.broker.broker_conf import check_id
+from firetrail.broker.broker_conf_file import check_id
+from firetrail.broker.broker_config import BrokerConfig
 from firetrail.broker.broker_parts import Environment, Parts, combined
-from firetrail.broker.config import BrokerConfig
 from firetrail.broker.ports import (
     client_access_of,
     listen_for_vips,
@@ -36,7 +36,7 @@ from firetrail.broker.state.offset_table import OffsetTable
 from firetrail.broker.state.slave_mark import SlaveMark
 from firetrail.broker.state.topic_table import TopicTable
 from firetrail.broker.term import Term, TermPlan
-from firetrail.namesrv.config import NameServerConfig
+from firetrail.namesrv.name_server_config import NameServerConfig
 from firetrail.namesrv.server import NameServer
 from firetrail.remoting.connections.access import Access
 from firetrail.remoting.connections.connection import Connection
@@ -52,7 +52,7 @@ from firetrail.replication.replica.master_check import MasterAddress
 from firetrail.settings.file_changes import ConfEntries, FileChanges
 from firetrail.settings.settings_table import Live
 from firetrail.store.broker_store import BrokerStore
-from firetrail.store.settings.config import BrokerRole, StoreConfig
+from firetrail.store.settings.store_config import BrokerRole, StoreConfig
 from firetrail.store.store import Store
 from firetrail.system import SYSTEM, System
 from firetrail.tls.server_tls import ServerTls

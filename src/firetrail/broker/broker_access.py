@@ -14,7 +14,7 @@ from firetrail.access.user_limits import user_limits
 from firetrail.access.user_requests import UserRequests
 from firetrail.access.user_store import UserStore, open_users, refuse_users
 from firetrail.auth.policies import User
-from firetrail.broker.config import BrokerConfig
+from firetrail.broker.broker_config import BrokerConfig
 from firetrail.remoting.connections.handlers import Handler
 from firetrail.system import System
 

@@ -15,8 +15,8 @@ from firetrail.broker.admin.inspection_processor import InspectionProcessor
 from firetrail.broker.admin.runtime_info import RuntimeInfo
 from firetrail.broker.admin.stats_processor import StatsProcessor
 from firetrail.broker.admin.topic_group_processor import TopicGroupProcessor
+from firetrail.broker.broker_config import BrokerConfig
 from firetrail.broker.broker_state import BrokerState
-from firetrail.broker.config import BrokerConfig
 from firetrail.broker.filter.consumer_filters import ConsumerFilters
 from firetrail.broker.filter.message_selector import MessageSelector
 from firetrail.broker.pop.ack_processor import AckProcessor
@@ -67,7 +67,7 @@ from firetrail.replication.log.epochs import EpochFile
 from firetrail.settings.config_file import CONSUMER_FILTERS, ORDERS, REQUEST_MODES, ConfigFile
 from firetrail.settings.settings_table import Live
 from firetrail.store.broker_store import BrokerStore
-from firetrail.store.settings.config import BrokerRole
+from firetrail.store.settings.store_config import BrokerRole
 from firetrail.system import System
 from firetrail.tls.server_tls import ServerTls
 

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from firetrail.broker.config import BrokerConfig
+from firetrail.broker.broker_config import BrokerConfig
 from firetrail.broker.filter.message_selector import MessageSelector
 from firetrail.broker.services.clients import Clients
 from firetrail.broker.services.long_polling import LongPolling

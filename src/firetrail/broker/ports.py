@@ -5,7 +5,7 @@ from collections.abc import Collection, Sequence
 from ipaddress import ip_address
 from typing import NamedTuple
 
-from firetrail.broker.config import BrokerConfig
+from firetrail.broker.broker_config import BrokerConfig
 from firetrail.errors import ConfigError
 from firetrail.format.values.hosts import PORT_MAX, Host
 from firetrail.remoting.connections.access import Access
@@ -13,8 +13,8 @@ from firetrail.remoting.connections.remoting_client import split_address
 from firetrail.remoting.servers.server import RemotingServer
 from firetrail.replication.ha.ha_port import HAPort
 from firetrail.system import System
-from firetrail.tls.config import TlsConfig
 from firetrail.tls.server_tls import ServerTls
+from firetrail.tls.tls_config import TlsConfig
 
 ADVERTISED = ("brokerIP1", "store_host")
 """The keys that set the advertised address."""

@@ -36,7 +36,7 @@ from firetrail.replication.ha.ha_source import HALimits, HASource
 from firetrail.replication.log.epochs import Epoch
 from firetrail.store.broker_store import BrokerStore
 from firetrail.store.evidence.inventory import CONFIG_FILES
-from firetrail.store.settings.config import BrokerRole, StoreConfig
+from firetrail.store.settings.store_config import BrokerRole, StoreConfig
 
 STOP_S = 2.0
 """The time that a stop may spend on dispatching queues and index. Service managers give a process

@@ -11,7 +11,7 @@ from firetrail.errors import ConfigError, NoSuchError
 from firetrail.format.values.delay import DEFAULT_DELAY_LEVELS, DelayLevels
 from firetrail.format.values.integers import number_in, parse_whole
 from firetrail.store.inspect.view import StoreView
-from firetrail.store.settings.config import StoreConfig
+from firetrail.store.settings.store_config import StoreConfig
 from firetrail.system import allow_many_files
 from firetrail.text import did_you_mean, some_of
 

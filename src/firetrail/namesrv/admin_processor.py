@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from firetrail.errors import ConfigError, RequestError
 from firetrail.format.files.java_properties import parse_properties
-from firetrail.namesrv.config import CHANGEABLE
+from firetrail.namesrv.name_server_config import CHANGEABLE
 from firetrail.namesrv.state import NameServerState
 from firetrail.remoting.connections.connection import Connection
 from firetrail.remoting.connections.handlers import Answer, Handler

@@ -10,8 +10,8 @@ from firetrail.access.file_access import FileAccess
 from firetrail.access.guard import Guard
 from firetrail.access.user_limits import user_limits
 from firetrail.namesrv.admin_processor import AdminProcessor
-from firetrail.namesrv.config import SETTINGS, NameServerConfig
 from firetrail.namesrv.kv import KVConfig
+from firetrail.namesrv.name_server_config import SETTINGS, NameServerConfig
 from firetrail.namesrv.route_requests import RouteProcessor
 from firetrail.namesrv.routes import Registration
 from firetrail.namesrv.state import NameServerState

@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass, field
 
-from firetrail.namesrv.config import NameServerConfig
 from firetrail.namesrv.duplicate_brokers import DuplicateBrokers
 from firetrail.namesrv.kv import KVConfig
+from firetrail.namesrv.name_server_config import NameServerConfig
 from firetrail.namesrv.routes import Routes
 from firetrail.system import Clock
 

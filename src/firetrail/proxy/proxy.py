@@ -16,9 +16,9 @@ from firetrail.remoting.connections.connection import address_text
 from firetrail.remoting.servers.exposure import check_exposure
 from firetrail.remoting.servers.server_ports import FREE_IT
 from firetrail.system import SYSTEM, System
-from firetrail.tls.config import TlsMode
 from firetrail.tls.self_signed import self_signed_context
 from firetrail.tls.server_tls import ServerTls
+from firetrail.tls.tls_config import TlsMode
 
 
 class Proxy:

@@ -15,8 +15,8 @@ from firetrail.store.engine import Engine
 from firetrail.store.integrity.log_patch import LogPatch
 from firetrail.store.integrity.log_scrub import LogScrub
 from firetrail.store.log_copy import LogCopy
-from firetrail.store.settings.config import StoreConfig
 from firetrail.store.settings.live_config import check_changes
+from firetrail.store.settings.store_config import StoreConfig
 from firetrail.store.store import Store
 from firetrail.store.topic_removal import TopicRemoval
 from firetrail.system import System

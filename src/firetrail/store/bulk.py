@@ -36,7 +36,7 @@ from firetrail.store.queues.generations import begins_generation
 from firetrail.store.queues.queue_table import QueueKey
 from firetrail.store.root.folder import AbortFile, FolderLock, prepare_folder
 from firetrail.store.root.sizes import adopt_sizes
-from firetrail.store.settings.config import StoreConfig
+from firetrail.store.settings.store_config import StoreConfig
 from firetrail.store.store import Store
 from firetrail.system import SYSTEM, System
 

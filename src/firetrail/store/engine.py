@@ -82,7 +82,7 @@ from firetrail.store.root.folder import AbortFile, FolderLock, prepare_folder
 from firetrail.store.root.sizes import adopt_sizes
 from firetrail.store.root.store_parts import StoreParts
 from firetrail.store.root.watermark import Watermark, WatermarkFile
-from firetrail.store.settings.config import BrokerRole, StoreConfig
+from firetrail.store.settings.store_config import BrokerRole, StoreConfig
 from firetrail.store.stats import Statistics
 from firetrail.system import NO_SPACE, System
 from firetrail.text import human_size

@@ -10,7 +10,7 @@ from firetrail.store.engine import Engine
 from firetrail.store.log.flusher import ThreadWaiter
 from firetrail.store.log.log_records import record_at
 from firetrail.store.log.segment_scan import record_offsets
-from firetrail.store.settings.config import FlushMode
+from firetrail.store.settings.store_config import FlushMode
 from firetrail.system import NO_SPACE, SyncError
 
 

@@ -25,7 +25,7 @@ from firetrail.store.engine import Engine
 from firetrail.store.reads.queue_records import QueueRecords
 from firetrail.store.reads.reader import TIME_MAX, Boundary, tag_hashes, tag_names
 from firetrail.store.results import GetResult, PutResult
-from firetrail.store.settings.config import StoreConfig
+from firetrail.store.settings.store_config import StoreConfig
 from firetrail.store.store_status import StoreStatus
 from firetrail.system import SYSTEM, System
 

@@ -4,7 +4,7 @@ from firetrail.format.values.arguments import instance
 from firetrail.format.values.integers import whole
 from firetrail.store.engine import Engine
 from firetrail.store.recovery.recovery import RecoveryReport
-from firetrail.store.settings.config import StoreConfig
+from firetrail.store.settings.store_config import StoreConfig
 from firetrail.store.stats import Snapshot
 
 

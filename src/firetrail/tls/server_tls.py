@@ -21,7 +21,7 @@ from firetrail.tls.certificates import (
     load_trust,
     server_context,
 )
-from firetrail.tls.config import ClientAuth, TlsConfig, TlsMode
+from firetrail.tls.tls_config import ClientAuth, TlsConfig, TlsMode
 from firetrail.tls.tls_session import HANDSHAKE, TlsSession
 from firetrail.tls.user_names import UserNames
 from firetrail.tls.validity import RENEWED_DAYS, Validity, validity_of

@@ -14,11 +14,11 @@ from tests.tls.authority import Authority
 
 from firetrail.auth.credentials import Credentials
 from firetrail.broker.broker import Broker
-from firetrail.broker.config import BrokerConfig
+from firetrail.broker.broker_config import BrokerConfig
 from firetrail.errors import ConfigError, StoreError
 from firetrail.format.names import CONFIG
 from firetrail.format.values.hosts import Host
-from firetrail.namesrv.config import NameServerConfig
+from firetrail.namesrv.name_server_config import NameServerConfig
 from firetrail.namesrv.server import NameServer
 from firetrail.remoting.connections.access import Access
 from firetrail.remoting.connections.remoting_client import RemotingClient
@@ -31,8 +31,8 @@ from firetrail.remoting.messages.bodies import (
 from firetrail.remoting.wire.codes import CommandFlag, RequestCode
 from firetrail.remoting.wire.command import RemotingCommand
 from firetrail.tls.client_tls import ClientTls
-from firetrail.tls.config import TlsConfig
 from firetrail.tls.server_tls import ServerTls
+from firetrail.tls.tls_config import TlsConfig
 
 
 async def test_a_client_needs_a_signature_and_a_permission() -> None:

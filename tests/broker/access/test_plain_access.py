@@ -21,7 +21,7 @@ from tests.helpers import PATIENCE_S
 
 from firetrail.access.plain import plain_acl
 from firetrail.broker.broker import Broker
-from firetrail.broker.config import BrokerConfig
+from firetrail.broker.broker_config import BrokerConfig
 from firetrail.errors import ConfigError
 from firetrail.remoting.wire.codes import PLAIN_CODES, RequestCode
 from firetrail.remoting.wire.command import RemotingCommand

@@ -7,7 +7,7 @@ import pytest
 from tests.broker.brokers import SMALL, Talk, talking
 
 from firetrail.broker.broker import Broker
-from firetrail.broker.config import BrokerConfig
+from firetrail.broker.broker_config import BrokerConfig
 from firetrail.remoting.connections.remoting_client import RemotingClient
 from firetrail.remoting.messages.bodies import (
     AssignmentBody,

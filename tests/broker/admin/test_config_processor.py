@@ -9,8 +9,8 @@ from tests.broker.brokers import SMALL, Talk, talking
 
 from firetrail.broker.admin.config_processor import CHANGEABLE
 from firetrail.broker.broker import Broker
-from firetrail.broker.broker_conf import load_entries
-from firetrail.broker.config import BrokerConfig
+from firetrail.broker.broker_conf_file import load_entries
+from firetrail.broker.broker_config import BrokerConfig
 from firetrail.format.files.java_properties import parse_properties
 from firetrail.remoting.connections.remoting_client import RemotingClient
 from firetrail.remoting.wire.codes import RequestCode, ResponseCode

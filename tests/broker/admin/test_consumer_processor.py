@@ -9,7 +9,7 @@ from tests.broker.admin.test_topic_group_processor import commit, sent
 from tests.broker.brokers import SUBSCRIPTION, SUSPEND, Field, Fields, Talk, records, talking
 from tests.broker.pops import pop
 
-from firetrail.broker.config import BrokerConfig
+from firetrail.broker.broker_config import BrokerConfig
 from firetrail.remoting.connections.connection import Connection
 from firetrail.remoting.connections.handlers import Handler
 from firetrail.remoting.connections.remoting_client import RemotingClient

@@ -14,7 +14,7 @@ from tests.client.clusters import until
 from tests.replication.followers import following
 
 from firetrail.broker.admin.replication_processor import ReplicationProcessor
-from firetrail.broker.config import BrokerConfig
+from firetrail.broker.broker_config import BrokerConfig
 from firetrail.format.files.timer import decode_check
 from firetrail.remoting.connections.remoting_client import split_address
 from firetrail.remoting.messages.admin.admin_bodies import HARuntimeInfo
@@ -22,7 +22,7 @@ from firetrail.remoting.messages.bodies import ConsumerOffsets, DelayOffsets
 from firetrail.remoting.wire.codes import RequestCode, ResponseCode
 from firetrail.remoting.wire.command import RemotingCommand
 from firetrail.replication.ha.ha_frames import encode_introduction, encode_report, identity_number
-from firetrail.store.settings.config import BrokerRole
+from firetrail.store.settings.store_config import BrokerRole
 
 STATUS = RequestCode.GET_BROKER_HA_STATUS
 REPLICA = SMALL.replace(role=BrokerRole.SLAVE)

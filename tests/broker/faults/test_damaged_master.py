@@ -18,7 +18,7 @@ from tests.stores import flip, log_file, records
 from firetrail.cli.main import main
 from firetrail.format.names import COMMIT_LOG
 from firetrail.replication.replica.follower_status import FollowerState
-from firetrail.store.settings.config import BrokerRole
+from firetrail.store.settings.store_config import BrokerRole
 
 STORE = SMALL.replace(commit_log_file_size=4096, max_message_size=1000)
 REPLICA = STORE.replace(role=BrokerRole.SLAVE)

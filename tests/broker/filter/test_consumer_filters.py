@@ -9,7 +9,7 @@ import pytest
 from tests.broker.brokers import SMALL, Talk, records, talking
 from tests.helpers import PATIENCE_S
 
-from firetrail.broker.config import BrokerConfig
+from firetrail.broker.broker_config import BrokerConfig
 from firetrail.broker.filter import consumer_filters
 from firetrail.broker.filter.consumer_filters import ConsumerFilters
 from firetrail.format.files import config_json

@@ -3,7 +3,7 @@
 import pytest
 from tests.broker.filter.kept_bytes import kept_bytes
 
-from firetrail.broker.config import BrokerConfig
+from firetrail.broker.broker_config import BrokerConfig
 from firetrail.broker.filter import message_selector
 from firetrail.broker.filter.message_selector import CACHED_MAX, LISTS_MAX, parse_filter
 from firetrail.format.values.javahash import java_hash

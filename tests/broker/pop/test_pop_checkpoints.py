@@ -11,7 +11,7 @@ from tests.broker.brokers import SMALL
 from tests.helpers import crash_image
 from tests.stores import overwrite
 
-from firetrail.broker.config import BrokerConfig
+from firetrail.broker.broker_config import BrokerConfig
 from firetrail.broker.pop import pop_checkpoints
 from firetrail.broker.pop.pop_checkpoints import REVIVE_GROUP, PopCheckpoint, PopCheckpoints
 from firetrail.broker.pop.revive import ReviveService

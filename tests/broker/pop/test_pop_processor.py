@@ -22,7 +22,7 @@ from firetrail.remoting.messages.pop.pop_bodies import BatchAck, BatchAckBody
 from firetrail.remoting.messages.pop.receipts import ORDERED
 from firetrail.remoting.wire.codes import Permission, RequestCode, ResponseCode
 from firetrail.store.admission.gate import Closure
-from firetrail.store.settings.config import FlushMode
+from firetrail.store.settings.store_config import FlushMode
 from firetrail.system import System
 
 LONG = 30_000

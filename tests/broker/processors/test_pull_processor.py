@@ -8,7 +8,7 @@ from tests.broker.brokers import SMALL, SUBSCRIPTION, SUSPEND, Talk, records, ta
 from tests.client.clusters import until
 from tests.helpers import ManualClock
 
-from firetrail.broker.config import BrokerConfig
+from firetrail.broker.broker_config import BrokerConfig
 from firetrail.remoting.connections.remoting_client import RemotingClient
 from firetrail.remoting.messages.bodies import (
     SubscriptionGroupConfig,
@@ -18,7 +18,7 @@ from firetrail.remoting.messages.bodies import (
 from firetrail.remoting.wire.codes import RequestCode, ResponseCode
 from firetrail.remoting.wire.command import RemotingCommand
 from firetrail.store.admission.fence import LeaseFence
-from firetrail.store.settings.config import BrokerRole
+from firetrail.store.settings.store_config import BrokerRole
 
 WAITING = SUSPEND | SUBSCRIPTION
 

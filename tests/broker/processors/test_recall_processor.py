@@ -7,7 +7,7 @@ import pytest
 from tests.broker.brokers import Talk, talking
 from tests.broker.timer.bench import START_S, Bench
 
-from firetrail.broker.config import BrokerConfig
+from firetrail.broker.broker_config import BrokerConfig
 from firetrail.broker.timer.due_slot import delete_keys
 from firetrail.format.kernels.draft import Message
 from firetrail.format.properties import decode_properties
@@ -15,7 +15,7 @@ from firetrail.format.recall_handle import RecallHandle, decode_handle
 from firetrail.remoting.wire.codes import RequestCode, ResponseCode
 from firetrail.remoting.wire.command import RemotingCommand
 from firetrail.store.admission.gate import Closure
-from firetrail.store.settings.config import BrokerRole
+from firetrail.store.settings.store_config import BrokerRole
 
 LATER = "TIMER_DELAY_SEC\x01{}\x02UNIQ_KEY\x01{}\x02"
 

@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 from tests.broker.brokers import SMALL, Fields, Talk, talking
 
-from firetrail.broker.config import BrokerConfig
+from firetrail.broker.broker_config import BrokerConfig
 from firetrail.format.batch import BatchItem, encode_batch
 from firetrail.format.layout import TRANSACTION_MASK
 from firetrail.format.properties import encode_properties
 from firetrail.format.values.ids import decode_message_id
 from firetrail.remoting.wire.codes import RequestCode, ResponseCode
 from firetrail.remoting.wire.command import RemotingCommand
-from firetrail.store.settings.config import FlushMode
+from firetrail.store.settings.store_config import FlushMode
 
 V1 = {
     "a": "producerGroup",

@@ -6,11 +6,11 @@ import pytest
 from tests.broker.brokers import SMALL, Talk
 
 from firetrail.broker.broker import Broker
-from firetrail.broker.config import BrokerConfig
+from firetrail.broker.broker_config import BrokerConfig
 from firetrail.errors import ConfigError
 from firetrail.remoting.messages.requests import REFUSED_BY_SLAVES
 from firetrail.remoting.wire.codes import RequestCode, ResponseCode
-from firetrail.store.settings.config import BrokerRole
+from firetrail.store.settings.store_config import BrokerRole
 
 CODES = {
     RequestCode.SEND_MESSAGE: ResponseCode.SYSTEM_BUSY,

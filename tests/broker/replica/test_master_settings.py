@@ -6,13 +6,13 @@ import pytest
 from tests.broker.brokers import SMALL, Talk
 
 from firetrail.broker.broker import Broker
-from firetrail.broker.config import BrokerConfig
+from firetrail.broker.broker_config import BrokerConfig
 from firetrail.broker.replica.master_settings import AdoptedSettings, find_master, replica_settings
 from firetrail.errors import NoSuchError, NotReachedError, ReplicationError
 from firetrail.format.values.delay import DelayLevels
 from firetrail.format.values.hosts import Host
 from firetrail.replication.replica.master_check import Master
-from firetrail.store.settings.config import BrokerRole
+from firetrail.store.settings.store_config import BrokerRole
 from firetrail.system import SYSTEM
 
 

@@ -23,7 +23,7 @@ from firetrail.format.layout import MAGIC_BLANK, RECORD_HEAD
 from firetrail.format.record import Record, encode_record
 from firetrail.format.values.delay import DelayLevels
 from firetrail.remoting.wire.codes import RequestCode, ResponseCode
-from firetrail.store.settings.config import BrokerRole
+from firetrail.store.settings.store_config import BrokerRole
 
 STORE = SMALL.replace(commit_log_file_size=4096, max_message_size=1000, property_crc=True)
 REPLICA = STORE.replace(role=BrokerRole.SLAVE)

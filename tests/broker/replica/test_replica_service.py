@@ -15,7 +15,7 @@ from tests.helpers import crash_image
 from tests.replication.logs import log_content
 
 from firetrail.broker.broker import Broker
-from firetrail.broker.config import BrokerConfig
+from firetrail.broker.broker_config import BrokerConfig
 from firetrail.broker.replica.replica_service import ReplicaService
 from firetrail.broker.replica.slave_synchronize import SlaveSynchronize
 from firetrail.cli.main import main
@@ -28,7 +28,7 @@ from firetrail.remoting.messages.bodies import ConsumeFromWhere, TopicConfigTabl
 from firetrail.remoting.wire.codes import RequestCode
 from firetrail.replication.replica.follower_status import FollowerState
 from firetrail.replication.replica.master_check import MasterAddress
-from firetrail.store.settings.config import BrokerRole
+from firetrail.store.settings.store_config import BrokerRole
 from firetrail.store.store import Store
 
 QUICK: dict[str, Any] = {"ha_heartbeat_ms": 50, "sync_interval_ms": 20, "slave_read": True}

@@ -11,7 +11,7 @@ import pytest
 from tests.broker.brokers import SMALL, Talk, talking
 
 from firetrail.broker.broker import Broker
-from firetrail.broker.config import BrokerConfig
+from firetrail.broker.broker_config import BrokerConfig
 from firetrail.broker.replica.slave_synchronize import SlaveSynchronize, possible
 from firetrail.remoting.connections.connection import Connection
 from firetrail.remoting.connections.remoting_client import RemotingClient
@@ -19,7 +19,7 @@ from firetrail.remoting.messages.bodies import RequestMode, SubscriptionGroupCon
 from firetrail.remoting.messages.pop.pop_bodies import RequestModeBody, RequestModes
 from firetrail.remoting.wire.codes import RequestCode, ResponseCode
 from firetrail.remoting.wire.command import RemotingCommand
-from firetrail.store.settings.config import BrokerRole
+from firetrail.store.settings.store_config import BrokerRole
 from firetrail.system import SYSTEM
 
 MODES = RequestModes({"T1": {"CG": RequestModeBody("T1", "CG", RequestMode.POP, 2)}})

@@ -17,7 +17,7 @@ from firetrail.access.user_bodies import AclInfo, UserInfo
 from firetrail.access.user_store import UserStore
 from firetrail.auth.policies import UserStatus
 from firetrail.broker.broker import Broker
-from firetrail.broker.config import BrokerConfig
+from firetrail.broker.broker_config import BrokerConfig
 from firetrail.broker.replica.user_synchronize import REFUSED_S, UserSynchronize
 from firetrail.remoting.connections.access import Access
 from firetrail.remoting.connections.connection import Connection

@@ -28,7 +28,7 @@ from firetrail.remoting.messages.replica_headers import HandOverHeader
 from firetrail.remoting.wire.codes import RequestCode, ResponseCode
 from firetrail.replication.log.epochs import Epoch
 from firetrail.replication.replica.follower_status import FollowerState
-from firetrail.store.settings.config import BrokerRole
+from firetrail.store.settings.store_config import BrokerRole
 
 
 async def test_only_a_replica_that_follows_is_promoted_without_force(tmp_path: Path) -> None:

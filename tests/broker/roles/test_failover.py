@@ -12,7 +12,7 @@ from tests.broker.groups import LEASE_S, QUICK, broker_group, status_of
 from tests.client.clusters import until
 
 from firetrail.broker.broker import Broker
-from firetrail.broker.config import BrokerConfig
+from firetrail.broker.broker_config import BrokerConfig
 from firetrail.broker.replica.hand_over import succession
 from firetrail.broker.roles import failover
 from firetrail.broker.roles.failover import POLL_S, Failover
@@ -21,7 +21,7 @@ from firetrail.remoting.messages.replica_bodies import ReplicaStatus
 from firetrail.remoting.wire.codes import RequestCode, ResponseCode
 from firetrail.replication.group.in_sync_members import ABSENT_S
 from firetrail.replication.group.lease_keeper import LeaseKeeper
-from firetrail.store.settings.config import BrokerRole
+from firetrail.store.settings.store_config import BrokerRole
 
 OK = ResponseCode.SUCCESS
 

@@ -10,16 +10,16 @@ from tests.ports import free_port
 
 from firetrail import Message
 from firetrail.broker.broker import Broker
-from firetrail.broker.config import BrokerConfig
+from firetrail.broker.broker_config import BrokerConfig
 from firetrail.errors import AddressInUseError, ConfigError
-from firetrail.namesrv.config import NameServerConfig
+from firetrail.namesrv.name_server_config import NameServerConfig
 from firetrail.namesrv.server import NameServer
 from firetrail.remoting.connections.remoting_client import split_address
 from firetrail.remoting.messages.headers import RegisterBrokerHeader
 from firetrail.remoting.wire.codes import RequestCode
 from firetrail.remoting.wire.command import RemotingCommand
 from firetrail.replication.ha.ha_frames import HEADER, encode_report
-from firetrail.store.settings.config import BrokerRole, StoreConfig
+from firetrail.store.settings.store_config import BrokerRole, StoreConfig
 
 HOST = "127.0.0.1"
 

@@ -15,7 +15,7 @@ from firetrail.remoting.messages.replica_bodies import GroupReport, ReplicaStatu
 from firetrail.remoting.wire.codes import RequestCode, ResponseCode
 from firetrail.replication.group import lease_keeper
 from firetrail.replication.group.group_check import StateConflict
-from firetrail.store.settings.config import BrokerRole
+from firetrail.store.settings.store_config import BrokerRole
 
 OK = ResponseCode.SUCCESS
 

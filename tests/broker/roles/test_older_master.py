@@ -10,7 +10,7 @@ from tests.client.clusters import until
 from firetrail.broker.replica.replicated_broker import replica_status
 from firetrail.cli.replication.member_states import MemberState, state_of
 from firetrail.remoting.wire.codes import ResponseCode
-from firetrail.store.settings.config import BrokerRole
+from firetrail.store.settings.store_config import BrokerRole
 
 OK = ResponseCode.SUCCESS
 

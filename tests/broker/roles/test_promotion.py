@@ -43,7 +43,7 @@ from firetrail.replication.log.epochs import Epoch
 from firetrail.replication.replica.follower_status import FollowerState
 from firetrail.replication.replica.master_check import MasterAddress
 from firetrail.store.broker_store import BrokerStore
-from firetrail.store.settings.config import BrokerRole
+from firetrail.store.settings.store_config import BrokerRole
 
 
 async def test_the_former_master_follows_its_successor_without_a_name_server(

@@ -16,7 +16,7 @@ from firetrail.broker.services.registration import RegistrationService
 from firetrail.remoting.connections.remoting_client import RemotingClient
 from firetrail.remoting.wire.codes import RequestCode
 from firetrail.remoting.wire.command import RemotingCommand
-from firetrail.store.settings.config import BrokerRole
+from firetrail.store.settings.store_config import BrokerRole
 
 OVERLAP_S = 0.3
 """How long the start is kept from ending, so that a change that does not wait for it begins."""

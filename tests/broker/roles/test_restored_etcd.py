@@ -16,7 +16,7 @@ from tests.replication.fake_etcd import Endpoint, FakeEtcd
 from firetrail.remoting.wire.codes import ResponseCode
 from firetrail.replication.group import lease_keeper
 from firetrail.replication.group.group_check import StateConflict
-from firetrail.store.settings.config import BrokerRole
+from firetrail.store.settings.store_config import BrokerRole
 
 OK = ResponseCode.SUCCESS
 

@@ -24,7 +24,7 @@ from firetrail.broker.state.slave_mark import SlaveMark, SlaveNotes
 from firetrail.broker.term import TermPlan
 from firetrail.format.names import TOPICS_JSON
 from firetrail.replication.log.epochs import Epoch
-from firetrail.store.settings.config import BrokerRole
+from firetrail.store.settings.store_config import BrokerRole
 from firetrail.system import SYSTEM
 
 SYNC_MASTER = SMALL.replace(role=BrokerRole.SYNC_MASTER)

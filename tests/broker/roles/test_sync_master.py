@@ -17,7 +17,7 @@ from tests.replication.followers import following
 
 from firetrail import FlushMode, Message
 from firetrail.broker.broker import Broker
-from firetrail.broker.config import BrokerConfig
+from firetrail.broker.broker_config import BrokerConfig
 from firetrail.broker.state.topic_table import HALF_TOPIC
 from firetrail.client import Outcome, Producer, SendStatus
 from firetrail.client.messages.send_requests import SEND_S
@@ -27,7 +27,7 @@ from firetrail.remoting.connections.remoting_client import RemotingClient
 from firetrail.remoting.wire.codes import RequestCode, ResponseCode
 from firetrail.remoting.wire.command import RemotingCommand
 from firetrail.store.broker_store import BrokerStore
-from firetrail.store.settings.config import BrokerRole, StoreConfig
+from firetrail.store.settings.store_config import BrokerRole, StoreConfig
 from firetrail.system import SYSTEM, System
 
 MASTER = SMALL.replace(role=BrokerRole.SYNC_MASTER, slave_timeout_ms=int(PATIENCE_S * 1000))

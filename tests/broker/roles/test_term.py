@@ -21,7 +21,7 @@ from firetrail.remoting.connections.remoting_client import split_address
 from firetrail.remoting.wire.codes import RequestCode, ResponseCode
 from firetrail.remoting.wire.command import RemotingCommand
 from firetrail.remoting.wire.frames import encode_frame
-from firetrail.store.settings.config import BrokerRole, FlushMode
+from firetrail.store.settings.store_config import BrokerRole, FlushMode
 
 MASTER, SLAVE = BrokerRole.ASYNC_MASTER, BrokerRole.SLAVE
 

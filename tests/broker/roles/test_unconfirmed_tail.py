@@ -12,10 +12,10 @@ from tests.client.clusters import until
 from tests.helpers import crash_image
 
 from firetrail.broker.broker import Broker
-from firetrail.broker.config import BrokerConfig
+from firetrail.broker.broker_config import BrokerConfig
 from firetrail.format.names import CHECKPOINT, WATERMARK
 from firetrail.remoting.wire.codes import RequestCode, ResponseCode
-from firetrail.store.settings.config import BrokerRole
+from firetrail.store.settings.store_config import BrokerRole
 
 SLAVE: dict[str, Any] = {"ha_heartbeat_ms": 50, "sync_interval_ms": 20, "slave_read": True}
 

@@ -5,7 +5,7 @@ import asyncio
 from tests.broker.brokers import Fields, Talk, talking
 from tests.client.clusters import WAIT_S, until
 
-from firetrail.broker.config import BrokerConfig
+from firetrail.broker.broker_config import BrokerConfig
 from firetrail.remoting.connections.connection import Connection
 from firetrail.remoting.connections.remoting_client import RemotingClient
 from firetrail.remoting.messages.bodies import (

@@ -20,11 +20,11 @@ from firetrail.access.guard import Guard
 from firetrail.auth.policies import User, UserType
 from firetrail.auth.signature import Signer
 from firetrail.broker.broker import Broker
-from firetrail.broker.config import BrokerConfig
+from firetrail.broker.broker_config import BrokerConfig
 from firetrail.broker.services import ha_admission
 from firetrail.broker.services.ha_admission import AGE_MAX_MS, HAAdmission
 from firetrail.errors import FiretrailError
-from firetrail.namesrv.config import NameServerConfig
+from firetrail.namesrv.name_server_config import NameServerConfig
 from firetrail.remoting.connections.access import Access
 from firetrail.replication.ha.ha_client import PURPOSE
 from firetrail.replication.ha.ha_frames import encode_authentication, encode_report
@@ -33,8 +33,8 @@ from firetrail.settings.audit_settings import AuditSettings
 from firetrail.settings.settings_table import Live
 from firetrail.system import SYSTEM, System
 from firetrail.tls.client_tls import ClientTls
-from firetrail.tls.config import TlsConfig
 from firetrail.tls.server_tls import ServerTls
+from firetrail.tls.tls_config import TlsConfig
 
 MASTER = User("root", credentials("root").secret_key, UserType.SUPER)
 ALICE = User("alice", credentials("alice").secret_key)

@@ -8,7 +8,7 @@ from functools import partial
 import pytest
 from tests.broker.brokers import talking
 
-from firetrail.broker.config import BrokerConfig
+from firetrail.broker.broker_config import BrokerConfig
 from firetrail.broker.services.ha_peers import ASK_INTERVAL_S, HAPeers
 from firetrail.errors import ConfigError
 from firetrail.remoting.messages.bodies import TopicConfigTable

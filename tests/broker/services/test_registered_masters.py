@@ -6,10 +6,10 @@ from tests.broker.brokers import SMALL
 from tests.client.clusters import until
 
 from firetrail.broker.broker import Broker
-from firetrail.broker.config import BrokerConfig
+from firetrail.broker.broker_config import BrokerConfig
 from firetrail.broker.services.registered_masters import RegisteredMaster, RegisteredMasters
 from firetrail.settings.settings_table import Live
-from firetrail.store.settings.config import BrokerRole
+from firetrail.store.settings.store_config import BrokerRole
 
 A = RegisteredMaster("10.0.0.1:10911", "10.0.0.1:10912")
 B = RegisteredMaster("b:1", "b:2")

@@ -12,7 +12,7 @@ from tests.broker.brokers import SMALL, Fields, Talk
 from tests.client.clusters import WAIT_S, until
 
 from firetrail.broker.broker import Broker
-from firetrail.broker.config import BrokerConfig
+from firetrail.broker.broker_config import BrokerConfig
 from firetrail.broker.services.registration import RegistrationService
 from firetrail.namesrv import NameServerConfig
 from firetrail.namesrv.server import NameServer

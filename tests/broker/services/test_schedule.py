@@ -8,13 +8,13 @@ import pytest
 from tests.broker.brokers import SMALL, talking
 from tests.stores import overwrite
 
-from firetrail.broker.config import BrokerConfig
+from firetrail.broker.broker_config import BrokerConfig
 from firetrail.format.files import config_json
 from firetrail.format.layout import UNIT
 from firetrail.format.names import SCHEDULE_TOPIC, queue_folder
 from firetrail.format.values.delay import DelayLevels
 from firetrail.pace import periodic
-from firetrail.store.settings.config import FlushMode
+from firetrail.store.settings.store_config import FlushMode
 
 SOON = SMALL.replace(delay_levels=DelayLevels.parse("0s 1h"))
 LATE = "DELAY\x012\x02"

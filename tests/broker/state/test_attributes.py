@@ -6,7 +6,7 @@ import pytest
 from tests.broker.admin.test_topic_group_processor import TOPIC
 from tests.broker.brokers import Field, Talk, talking
 
-from firetrail.broker.config import BrokerConfig
+from firetrail.broker.broker_config import BrokerConfig
 from firetrail.broker.state.attributes import altered, parse, priority_factor
 from firetrail.errors import RequestError
 from firetrail.remoting.messages.bodies import TopicConfig, TopicConfigList

@@ -9,7 +9,7 @@ from tests.broker.brokers import SMALL
 from tests.helpers import FaultyFiles, ManualClock, crash_image
 
 from firetrail import Message
-from firetrail.broker.config import BrokerConfig
+from firetrail.broker.broker_config import BrokerConfig
 from firetrail.broker.timer.admission import TimerAdmission
 from firetrail.broker.timer.timer_service import TimerService
 from firetrail.format.files.timer import TIMER_TOPIC, TimerCheck
@@ -18,7 +18,7 @@ from firetrail.format.properties import encode_properties
 from firetrail.format.record import Record
 from firetrail.settings.settings_table import Live
 from firetrail.store.broker_store import BrokerStore
-from firetrail.store.settings.config import StoreConfig
+from firetrail.store.settings.store_config import StoreConfig
 from firetrail.system import System
 
 START_S = 1_800_000_000

@@ -6,7 +6,7 @@ import pytest
 from tests.broker.brokers import Talk, talking
 from tests.broker.timer.bench import START_S, Bench
 
-from firetrail.broker.config import BrokerConfig
+from firetrail.broker.broker_config import BrokerConfig
 from firetrail.errors import RequestError
 from firetrail.format.kernels.draft import Message
 from firetrail.format.properties import decode_properties

@@ -26,7 +26,7 @@ from tests.client.clusters import until
 from tests.helpers import crash_image
 
 from firetrail import Store
-from firetrail.broker.config import BrokerConfig
+from firetrail.broker.broker_config import BrokerConfig
 from firetrail.broker.state.topic_table import CHECKED_OFTEN_TOPIC, HALF_TOPIC, OP_TOPIC
 from firetrail.broker.transactions import transactions as module
 from firetrail.broker.transactions.transactions import Transactions

@@ -15,7 +15,7 @@ from firetrail.cli.replication.member_states import GroupStates, MemberState, Me
 from firetrail.errors import ConfigError, NoSuchError, NotReachedError
 from firetrail.remoting.messages.replica_bodies import GroupReport, ReplicaStatus, SeenReport
 from firetrail.replication.group.group_memory import GroupMemory, MemberFile
-from firetrail.store.settings.config import BrokerRole
+from firetrail.store.settings.store_config import BrokerRole
 from firetrail.system import SYSTEM
 
 PORTS = ClusterPorts(20911, 19876, 22379)

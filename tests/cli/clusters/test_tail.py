@@ -14,14 +14,14 @@ from tests.ports import free_port
 
 from firetrail.broker.background import BackgroundBroker
 from firetrail.broker.broker import Broker
-from firetrail.broker.config import BrokerConfig
+from firetrail.broker.broker_config import BrokerConfig
 from firetrail.cli.clusters import tail
 from firetrail.client import Message, Producer
 from firetrail.format.batch import BatchItem, encode_batch
 from firetrail.format.layout import COMPRESSED
 from firetrail.format.values.hosts import Host
 from firetrail.namesrv import NameServerConfig
-from firetrail.store.settings.config import StoreConfig
+from firetrail.store.settings.store_config import StoreConfig
 
 
 async def send(namesrv: str, body: bytes) -> None:

@@ -27,7 +27,7 @@ from firetrail.remoting.messages.replica_bodies import (
 )
 from firetrail.replication.group.group_check import StateConflict
 from firetrail.replication.replica.follower_status import FollowerState
-from firetrail.store.settings.config import BrokerRole
+from firetrail.store.settings.store_config import BrokerRole
 
 GROUP = GroupReport("a:1", 1, 4, [1, 2], number=2)
 MASTER = ReplicaStatus("a:1", "C", "B", 0, "SYNC_MASTER", 4, 0, 600, group=replace(GROUP, number=1))

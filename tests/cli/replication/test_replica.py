@@ -13,7 +13,7 @@ from tests.helpers import eventually, put_all
 
 from firetrail.broker.background import BackgroundBroker
 from firetrail.broker.broker import Broker
-from firetrail.broker.config import BrokerConfig
+from firetrail.broker.broker_config import BrokerConfig
 from firetrail.broker.replica.saved_role import HandOverNote, RoleFile
 from firetrail.cli.command import ExitCode
 from firetrail.cli.main import main
@@ -28,7 +28,7 @@ from firetrail.remoting.messages.replica_bodies import (
 )
 from firetrail.remoting.wire.codes import ResponseCode
 from firetrail.store.broker_store import BrokerStore
-from firetrail.store.settings.config import BrokerRole
+from firetrail.store.settings.store_config import BrokerRole
 from firetrail.system import SYSTEM
 
 SLAVE = SMALL.replace(role=BrokerRole.SLAVE)

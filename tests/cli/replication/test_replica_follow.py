@@ -18,8 +18,8 @@ from tests.client.clusters import until
 from tests.helpers import PATIENCE_S
 
 from firetrail.broker import BackgroundBroker, Broker, replica_settings
-from firetrail.broker.broker_conf import load_entries
-from firetrail.broker.config import BrokerConfig
+from firetrail.broker.broker_conf_file import load_entries
+from firetrail.broker.broker_config import BrokerConfig
 from firetrail.broker.replica.master_settings import AdoptedSettings, adopted_settings
 from firetrail.broker.replica.saved_role import SavedRole
 from firetrail.cli.main import build_parser, main
@@ -33,7 +33,7 @@ from firetrail.remoting.connections.remoting_client import RemotingClient, split
 from firetrail.remoting.wire.codes import RequestCode
 from firetrail.remoting.wire.command import RemotingCommand
 from firetrail.replication.replica.follower_status import FollowerState, FollowerStatus
-from firetrail.store.settings.config import BrokerRole
+from firetrail.store.settings.store_config import BrokerRole
 from firetrail.store.store import Store
 from firetrail.system import SYSTEM
 

@@ -19,7 +19,7 @@ from firetrail.remoting.messages.replica_bodies import GroupReport, ReplicaStatu
 from firetrail.remoting.wire.codes import ResponseCode
 from firetrail.replication.group import lease_keeper
 from firetrail.replication.log.epochs import Epoch
-from firetrail.store.settings.config import BrokerRole
+from firetrail.store.settings.store_config import BrokerRole
 
 OK = ResponseCode.SUCCESS
 

@@ -13,7 +13,7 @@ from firetrail.broker.background import BackgroundBroker
 from firetrail.broker.replica.saved_role import RoleFile, SavedRole
 from firetrail.cli.replication import replica_follow
 from firetrail.store.broker_store import BrokerStore
-from firetrail.store.settings.config import BrokerRole
+from firetrail.store.settings.store_config import BrokerRole
 from firetrail.system import SYSTEM
 
 

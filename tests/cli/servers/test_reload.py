@@ -7,12 +7,12 @@ import pytest
 from tests.broker.brokers import SMALL
 
 from firetrail.broker.broker import Broker
-from firetrail.broker.config import BrokerConfig
+from firetrail.broker.broker_config import BrokerConfig
 from firetrail.cli.servers.reload import FileReload
 from firetrail.errors import ConfigError
 from firetrail.format.files.java_properties import parse_properties
 from firetrail.namesrv import NameServer, NameServerConfig
-from firetrail.namesrv.config import SETTINGS
+from firetrail.namesrv.name_server_config import SETTINGS
 from firetrail.settings.file_changes import changes_between
 
 

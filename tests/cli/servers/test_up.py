@@ -18,8 +18,8 @@ from firetrail import Message, StoreConfig
 from firetrail.access.user_store import UserStore
 from firetrail.auth.credentials import Credentials
 from firetrail.broker.background import BackgroundBroker
-from firetrail.broker.broker_conf import load_entries
-from firetrail.broker.config import BrokerConfig
+from firetrail.broker.broker_conf_file import load_entries
+from firetrail.broker.broker_config import BrokerConfig
 from firetrail.cli.servers import up
 from firetrail.format.files.java_properties import Entry
 from firetrail.remoting.connections.remoting_client import RemotingClient

@@ -8,7 +8,7 @@ import pytest
 from tests.client.clusters import fill, read_all, until
 
 from firetrail.broker.broker import Broker
-from firetrail.broker.config import BrokerConfig
+from firetrail.broker.broker_config import BrokerConfig
 from firetrail.broker.state.topic_table import CHECKED_OFTEN_TOPIC
 from firetrail.client import (
     Admin,

@@ -12,7 +12,7 @@ from tests.tls.authority import Authority
 
 from firetrail.auth.policies import PolicyType
 from firetrail.broker.broker import Broker
-from firetrail.broker.config import BrokerConfig
+from firetrail.broker.broker_config import BrokerConfig
 from firetrail.client import (
     Access,
     Admin,
@@ -30,8 +30,8 @@ from firetrail.errors import NoSuchError, NotReachedError, RequestError
 from firetrail.format.values.hosts import Host
 from firetrail.format.values.ids import encode_message_id
 from firetrail.namesrv import NameServer, NameServerConfig
-from firetrail.tls.config import TlsConfig
 from firetrail.tls.server_tls import ServerTls
+from firetrail.tls.tls_config import TlsConfig
 
 FIRST = ConsumeFromWhere.FIRST_OFFSET
 

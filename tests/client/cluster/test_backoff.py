@@ -9,7 +9,7 @@ import pytest
 from tests.broker.brokers import SMALL
 
 from firetrail.broker.broker import Broker
-from firetrail.broker.config import BrokerConfig
+from firetrail.broker.broker_config import BrokerConfig
 from firetrail.client import (
     Admin,
     ConsumeFromWhere,
@@ -29,7 +29,7 @@ from firetrail.client.cluster.backoff import (
     was_not_sent,
 )
 from firetrail.errors import NoAnswerError, NotReachedError, RequestError, TlsError
-from firetrail.namesrv.config import NameServerConfig
+from firetrail.namesrv.name_server_config import NameServerConfig
 from firetrail.namesrv.server import NameServer
 
 

@@ -24,7 +24,7 @@ from firetrail.client import (
 from firetrail.client.cluster import known_routes
 from firetrail.client.cluster.session import Session
 from firetrail.errors import NoAnswerError, NoSuchError, NotReachedError
-from firetrail.namesrv.config import NameServerConfig
+from firetrail.namesrv.name_server_config import NameServerConfig
 from firetrail.namesrv.server import NameServer
 from firetrail.remoting.connections.connection import Connection
 from firetrail.remoting.messages.bodies import TopicConfig, TopicConfigTable

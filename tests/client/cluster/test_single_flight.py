@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from tests.client.clusters import read_all, running_cluster, until
 
-from firetrail.broker.config import BrokerConfig
+from firetrail.broker.broker_config import BrokerConfig
 from firetrail.client import Admin, ClientClosedError, Message, Outcome, Producer, Received
 from firetrail.client.cluster.session import Session
 from firetrail.client.cluster.single_flight import SingleFlight

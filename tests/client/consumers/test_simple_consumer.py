@@ -7,7 +7,7 @@ from tests.broker.brokers import SMALL
 from tests.client.clusters import fill
 
 from firetrail.broker.broker import Broker
-from firetrail.broker.config import BrokerConfig
+from firetrail.broker.broker_config import BrokerConfig
 from firetrail.client import Admin, ClientClosedError, Message, Producer, SimpleConsumer, by_sql
 from firetrail.client.messages.send_requests import DEFAULT_QUEUES
 from firetrail.errors import RequestError

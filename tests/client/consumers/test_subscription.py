@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from tests.client.clusters import fill, running_cluster
 
-from firetrail.broker.config import BrokerConfig
+from firetrail.broker.broker_config import BrokerConfig
 from firetrail.client import (
     ConfigError,
     IllegalMessageError,

@@ -9,7 +9,7 @@ import pytest
 from tests.client.clusters import read_all, running_cluster
 from tests.helpers import ManualClock
 
-from firetrail.broker.config import BrokerConfig
+from firetrail.broker.broker_config import BrokerConfig
 from firetrail.client import (
     ConfigError,
     FormatError,

@@ -8,7 +8,7 @@ import pytest
 from tests.client.clusters import WAIT_S, read_all, running_cluster, until
 from tests.helpers import PATIENCE_S
 
-from firetrail.broker.config import BrokerConfig
+from firetrail.broker.broker_config import BrokerConfig
 from firetrail.client import (
     Message,
     MessageQueue,

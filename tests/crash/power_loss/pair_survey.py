@@ -29,7 +29,7 @@ from firetrail import FiretrailError, FlushMode, Message
 from firetrail.format.names import OFFSET_MAX
 from firetrail.replication.ha.ha_frames import HEADER
 from firetrail.store.broker_store import BrokerStore
-from firetrail.store.settings.config import BrokerRole
+from firetrail.store.settings.store_config import BrokerRole
 
 STEPS = 45
 

@@ -26,7 +26,7 @@ from tests.crash.world.threads import World
 
 from firetrail import FiretrailError, StoreConfig
 from firetrail.broker.broker import Broker
-from firetrail.broker.config import BrokerConfig
+from firetrail.broker.broker_config import BrokerConfig
 from firetrail.broker.roles.promotion import Promotion
 from firetrail.format.values.hosts import Host
 from firetrail.format.values.ids import decode_message_id
@@ -35,7 +35,7 @@ from firetrail.remoting.servers.server import RemotingServer
 from firetrail.remoting.wire.codes import RequestCode
 from firetrail.remoting.wire.command import RemotingCommand
 from firetrail.replication.replica.follower import Follower
-from firetrail.store.settings.config import BrokerRole
+from firetrail.store.settings.store_config import BrokerRole
 
 NAMES = ("old", "new")
 HOSTS = {"old": Host("10.0.0.1", 10911), "new": Host("10.0.0.2", 10911)}

@@ -15,7 +15,7 @@ from tests.crash.world.pair import Pair, PairConfig, check_same_log, pair_config
 from tests.crash.world.simulation import DEEP, Producer, tiny_config
 
 from firetrail.format.names import OFFSET_MAX
-from firetrail.store.settings.config import BrokerRole
+from firetrail.store.settings.store_config import BrokerRole
 
 SEEDS = range(40) if DEEP else range(1)
 SHARE = 1.0 if DEEP else 0.1

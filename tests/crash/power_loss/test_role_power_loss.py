@@ -19,7 +19,7 @@ from firetrail.broker.replica.rewound_files import settle_rewound
 from firetrail.broker.replica.saved_role import RoleFile, SavedRole, saved_role
 from firetrail.broker.state.slave_mark import SlaveMark
 from firetrail.format.names import CONFIG
-from firetrail.store.settings.config import BrokerRole
+from firetrail.store.settings.store_config import BrokerRole
 from firetrail.system import SYSTEM
 
 SEEDS = range(10) if DEEP else range(1)

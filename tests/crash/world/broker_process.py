@@ -12,7 +12,7 @@ from tests.crash.world.simulation import Process, tiny_config
 
 from firetrail import StoreConfig
 from firetrail.broker.broker import Broker
-from firetrail.broker.config import BrokerConfig
+from firetrail.broker.broker_config import BrokerConfig
 from firetrail.format.values.delay import DelayLevels
 from firetrail.remoting.connections.connection import Connection
 from firetrail.remoting.connections.handlers import answer_to, outcome_of

@@ -29,7 +29,7 @@ from firetrail.replication.ha.ha_port import HAPort
 from firetrail.replication.ha.ha_service import HAService
 from firetrail.replication.ha.ha_source import HALimits, HASource
 from firetrail.store.broker_store import BrokerStore
-from firetrail.store.settings.config import BrokerRole
+from firetrail.store.settings.store_config import BrokerRole
 
 ADDRESS = "10.0.0.1:10912"
 RECONNECT_S = 0.2

@@ -20,7 +20,7 @@ from firetrail.errors import CheckpointError, ConfigError, FiretrailError, Pipel
 from firetrail.pipeline import register
 from firetrail.pipeline.failures import original_errors
 from firetrail.pipeline.sink import columns, staged_rows, store_writers
-from firetrail.store.settings.config import StoreConfig
+from firetrail.store.settings.store_config import StoreConfig
 
 
 @pytest.fixture

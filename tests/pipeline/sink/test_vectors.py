@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from firetrail.format.batch import BatchItem, decode_batch
 from firetrail.pipeline.sink import columns, staged_rows
 from firetrail.pipeline.sink.vectors import vectors
-from firetrail.store.settings.config import StoreConfig
+from firetrail.store.settings.store_config import StoreConfig
 
 TEXT = st.text("ab ключ-_", min_size=1, max_size=6)
 WORD = st.text("abключ-_", min_size=1, max_size=6)

@@ -13,7 +13,7 @@ from tests.pipeline.streams import finish
 from tests.tls.authority import Authority
 
 from firetrail.broker.background import BackgroundBroker
-from firetrail.broker.config import BrokerConfig
+from firetrail.broker.broker_config import BrokerConfig
 from firetrail.errors import ConfigError, PipelineError
 from firetrail.pipeline.sink.columns import parse_wire_options
 from firetrail.pipeline.source.options import parse_options

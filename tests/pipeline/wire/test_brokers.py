@@ -10,7 +10,7 @@ from tests.helpers import small_config
 from tests.pipeline.wire.talk import create, received, run
 
 from firetrail.broker.background import BackgroundBroker
-from firetrail.broker.config import BrokerConfig
+from firetrail.broker.broker_config import BrokerConfig
 from firetrail.client import Admin
 from firetrail.errors import ConfigError, PipelineError, RequestError
 from firetrail.pipeline.batch_plan import plan_batch

@@ -18,7 +18,7 @@ from tests.pipeline.wire.talk import create, received, run, send
 
 from firetrail import Message
 from firetrail.broker.background import BackgroundBroker
-from firetrail.broker.config import BrokerConfig
+from firetrail.broker.broker_config import BrokerConfig
 from firetrail.client import Admin
 from firetrail.errors import ConfigError, PipelineError
 from firetrail.format.values.hosts import parse_host

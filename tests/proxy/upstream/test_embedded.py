@@ -10,7 +10,7 @@ from tests.client.clusters import until
 from tests.helpers import PATIENCE_S
 
 from firetrail.broker.broker import Broker
-from firetrail.broker.config import BrokerConfig
+from firetrail.broker.broker_config import BrokerConfig
 from firetrail.errors import ProxyError, RequestError
 from firetrail.proxy.schema.messages import Code
 from firetrail.proxy.upstream.embedded import EmbeddedBroker, EmbeddedConnection
@@ -19,7 +19,7 @@ from firetrail.proxy.upstream.interface import RegisteringBrokers, resolved
 from firetrail.remoting.messages.bodies import SubscriptionData, TopicConfig
 from firetrail.remoting.wire.codes import Language, RequestCode, ResponseCode
 from firetrail.remoting.wire.command import RemotingCommand
-from firetrail.store.settings.config import BrokerRole, FlushMode
+from firetrail.store.settings.store_config import BrokerRole, FlushMode
 
 NAME = BrokerConfig().name
 

@@ -18,7 +18,7 @@ from firetrail.access.file_access import FileAccess
 from firetrail.access.guard import AccessPolicy
 from firetrail.access.user_store import UserStore
 from firetrail.broker.broker import Broker
-from firetrail.broker.config import BrokerConfig
+from firetrail.broker.broker_config import BrokerConfig
 from firetrail.errors import NotReachedError, ProxyError
 from firetrail.proxy.calls.grpc_guard import GrpcGuard
 from firetrail.proxy.calls.messaging_service import SERVICE, MessagingService

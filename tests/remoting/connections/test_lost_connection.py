@@ -19,8 +19,8 @@ from firetrail.remoting.connections.remoting_client import RemotingClient
 from firetrail.remoting.wire.command import RemotingCommand
 from firetrail.remoting.wire.frames import encode_frame
 from firetrail.tls.client_tls import ClientTls
-from firetrail.tls.config import TlsConfig
 from firetrail.tls.server_tls import ServerTls
+from firetrail.tls.tls_config import TlsConfig
 from firetrail.tls.tls_session import HANDSHAKE, TlsSession
 
 REFUSED = "TLS failed: .*alert unknown ca"

@@ -7,8 +7,8 @@ from tests.tls.authority import Authority
 
 from firetrail.errors import ConfigError
 from firetrail.remoting.servers.exposure import check_exposure, is_loopback
-from firetrail.tls.config import TlsConfig
 from firetrail.tls.server_tls import ServerTls
+from firetrail.tls.tls_config import TlsConfig
 
 
 class FakeGuard:

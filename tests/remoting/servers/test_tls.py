@@ -30,8 +30,8 @@ from firetrail.remoting.wire.frames import FrameReader, encode_frame
 from firetrail.system import SYSTEM
 from firetrail.tls import certificates, channel, client_tls, server_tls
 from firetrail.tls.client_tls import ClientTls
-from firetrail.tls.config import TlsConfig
 from firetrail.tls.server_tls import ServerTls
+from firetrail.tls.tls_config import TlsConfig
 
 ECHO, WHO = 1, 2
 

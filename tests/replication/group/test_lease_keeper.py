@@ -18,7 +18,7 @@ from firetrail.replication.group.group_memory import MemberFile
 from firetrail.replication.group.group_view import GroupView
 from firetrail.replication.group.lease_keeper import STALLED_TTLS, GroupMember, LeaseKeeper
 from firetrail.store.broker_store import BrokerStore
-from firetrail.store.settings.config import BrokerRole, StoreConfig
+from firetrail.store.settings.store_config import BrokerRole, StoreConfig
 from firetrail.system import System
 
 TTL_S = 30

@@ -16,7 +16,7 @@ from firetrail.replication.ha import ha_client
 from firetrail.replication.ha.ha_client import HAClient
 from firetrail.replication.ha.ha_frames import FROM_THE_START, ReportReader, encode_header
 from firetrail.store.broker_store import BrokerStore
-from firetrail.store.settings.config import BrokerRole
+from firetrail.store.settings.store_config import BrokerRole
 
 RECEIVE_SIZE = 64
 

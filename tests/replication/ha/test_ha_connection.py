@@ -22,7 +22,7 @@ from firetrail.replication.ha.ha_frames import TransferReader, encode_report
 from firetrail.replication.ha.ha_transfers import HATransfers
 from firetrail.store.broker_store import BrokerStore
 from firetrail.store.log.flusher import ThreadWaiter
-from firetrail.store.settings.config import BrokerRole
+from firetrail.store.settings.store_config import BrokerRole
 from firetrail.system import SYSTEM
 
 

@@ -28,7 +28,7 @@ from firetrail.replication.ha.ha_frames import (
 from firetrail.replication.ha.ha_service import CONNECTIONS_MAX
 from firetrail.replication.ha.ha_source import AdmittedConnection, HALimits
 from firetrail.replication.ha.ha_transfers import send_all
-from firetrail.store.settings.config import BrokerRole
+from firetrail.store.settings.store_config import BrokerRole
 
 ASYNC = MASTER.replace(role=BrokerRole.ASYNC_MASTER)
 

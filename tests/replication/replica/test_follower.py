@@ -21,7 +21,7 @@ from firetrail.remoting.wire.command import RemotingCommand
 from firetrail.replication.replica import missing_messages
 from firetrail.replication.replica.follower_status import FollowerState
 from firetrail.replication.replica.master_check import MasterAddress
-from firetrail.store.settings.config import BrokerRole
+from firetrail.store.settings.store_config import BrokerRole
 
 FOLLOWING, STUCK = FollowerState.FOLLOWING, FollowerState.STUCK
 DIVERGED, FAILED, WAITING = FollowerState.DIVERGED, FollowerState.FAILED, FollowerState.WAITING

@@ -321,7 +321,7 @@ class TestRefused:
         assert len(bodies(store)) == 3
 
     def test_a_slave_refuses_messages(self, open_store: OpenStore) -> None:
-        from firetrail.store.settings.config import BrokerRole
+        from firetrail.store.settings.store_config import BrokerRole
 
         store = open_store(role=BrokerRole.SLAVE)
         result = store.try_put(Message("T", b"x"))

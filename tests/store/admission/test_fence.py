@@ -13,7 +13,7 @@ from firetrail.store.admission.drafter import Batch
 from firetrail.store.admission.fence import LeaseFence
 from firetrail.store.broker_store import BrokerStore
 from firetrail.store.results import OUTCOMES, PutResult
-from firetrail.store.settings.config import BrokerRole, StoreConfig
+from firetrail.store.settings.store_config import BrokerRole, StoreConfig
 from firetrail.system import System
 
 LEASE_S = 10 * PATIENCE_S

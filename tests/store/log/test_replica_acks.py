@@ -13,7 +13,7 @@ from firetrail.errors import NotReplicatedError
 from firetrail.store.broker_store import BrokerStore
 from firetrail.store.log.flusher import ThreadWaiter
 from firetrail.store.log.replica_acks import RETURN_S, SharedAddress
-from firetrail.store.settings.config import BrokerRole, StoreConfig
+from firetrail.store.settings.store_config import BrokerRole, StoreConfig
 from firetrail.system import SYSTEM, System
 
 MASTER = StoreConfig(

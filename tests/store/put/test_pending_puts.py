@@ -17,7 +17,7 @@ from firetrail import Message, PutResult, PutStatus
 from firetrail.store.admission.drafter import Batch
 from firetrail.store.broker_store import BrokerStore
 from firetrail.store.put.pending_puts import PendingPut
-from firetrail.store.settings.config import BrokerRole
+from firetrail.store.settings.store_config import BrokerRole
 from firetrail.system import SYSTEM
 
 CONFIG = SMALL.replace(

@@ -4,7 +4,7 @@ from tests.helpers import put_all
 from tests.store.conftest import OpenStore
 
 from firetrail import Store
-from firetrail.store.settings.config import BrokerRole
+from firetrail.store.settings.store_config import BrokerRole
 
 SLAVE = {"role": BrokerRole.SLAVE}
 

@@ -12,7 +12,7 @@ from firetrail.errors import FormatError, StoreDamagedError
 from firetrail.format.values.hosts import Host
 from firetrail.format.values.ids import encode_message_id
 from firetrail.format.values.javahash import index_key_hash
-from firetrail.store.settings.config import BrokerRole
+from firetrail.store.settings.store_config import BrokerRole
 
 pytestmark = pytest.mark.stepped_threads
 

@@ -11,7 +11,7 @@ from tests.store.reads.stores import beheaded, numbered
 from firetrail import GetStatus, Message, Store
 from firetrail.format.values.javahash import java_hash
 from firetrail.store.reads.reader import tag_hashes
-from firetrail.store.settings.config import BrokerRole
+from firetrail.store.settings.store_config import BrokerRole
 
 pytestmark = pytest.mark.stepped_threads
 

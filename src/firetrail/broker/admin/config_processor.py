@@ -11,10 +11,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from firetrail.broker import config as broker_config
-from firetrail.broker.broker_conf import load_entries
+from firetrail.broker import broker_config
+from firetrail.broker.broker_conf_file import load_entries
+from firetrail.broker.broker_config import BrokerConfig
 from firetrail.broker.broker_state import BrokerState
-from firetrail.broker.config import BrokerConfig
 from firetrail.errors import ConfigError, RequestError
 from firetrail.format.files.java_properties import Entry, parse_properties, update_properties
 from firetrail.remoting.connections.connection import Connection
@@ -26,8 +26,8 @@ from firetrail.remoting.wire.command import RemotingCommand
 from firetrail.settings.conf_file import NO_KEY, read_settings, why_unused
 from firetrail.settings.file_changes import ConfEntries, FileChanges, changes_between
 from firetrail.settings.settings_table import Setting
-from firetrail.store.settings import config as store_config
 from firetrail.store.settings import live_config as store_changing
+from firetrail.store.settings import store_config
 from firetrail.text import did_you_mean
 
 _TABLES = (broker_config.SETTINGS, store_config.SETTINGS)

@@ -3,7 +3,7 @@
 from functools import lru_cache
 from typing import NamedTuple
 
-from firetrail.broker.config import BrokerConfig
+from firetrail.broker.broker_config import BrokerConfig
 from firetrail.broker.filter.consumer_filters import ConsumerFilters
 from firetrail.broker.filter.sql92 import SqlFilter, parse
 from firetrail.errors import ConfigError, FormatError, RequestError

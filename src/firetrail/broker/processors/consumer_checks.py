@@ -12,7 +12,7 @@ from firetrail.remoting.messages.bodies import SubscriptionGroupConfig
 from firetrail.remoting.messages.pop.pop_headers import ANY_QUEUE
 from firetrail.remoting.messages.requests import BUSY
 from firetrail.remoting.wire.codes import Permission, ResponseCode
-from firetrail.store.settings.config import BrokerRole
+from firetrail.store.settings.store_config import BrokerRole
 
 SLAVE_READ = "slaveReadEnable=true"
 """The setting that makes a slave serve consumers."""

@@ -19,7 +19,7 @@ from firetrail.remoting.servers.fair_shares import holder_of
 from firetrail.remoting.wire.codes import CommandFlag, PullFlag, RequestCode, ResponseCode
 from firetrail.remoting.wire.command import RemotingCommand
 from firetrail.store.results import GetResult, GetStatus
-from firetrail.store.settings.config import BrokerRole
+from firetrail.store.settings.store_config import BrokerRole
 
 _NOTHING_YET = ResponseCode.PULL_NOT_FOUND
 _RETRY = ResponseCode.PULL_RETRY_IMMEDIATELY

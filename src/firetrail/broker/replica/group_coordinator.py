@@ -1,6 +1,6 @@
 """The consensus engine of a broker's group, as its settings name it."""
 
-from firetrail.broker.config import BrokerConfig
+from firetrail.broker.broker_config import BrokerConfig
 from firetrail.remoting.connections.access import secret_content
 from firetrail.replication.group.etcd import EtcdCoordinator
 from firetrail.replication.group.etcd_gateway import EtcdAccess

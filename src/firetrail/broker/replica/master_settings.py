@@ -5,9 +5,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple, Self
 
-from firetrail.broker.broker_conf import load_entries
-from firetrail.broker.config import SETTINGS as BROKER_SETTINGS
-from firetrail.broker.config import BrokerConfig
+from firetrail.broker.broker_conf_file import load_entries
+from firetrail.broker.broker_config import SETTINGS as BROKER_SETTINGS
+from firetrail.broker.broker_config import BrokerConfig
 from firetrail.broker.config_groups import ADDRESSES
 from firetrail.errors import (
     FiretrailError,
@@ -28,8 +28,8 @@ from firetrail.replication.ha.ha_probe import is_ha_port
 from firetrail.replication.replica.master_check import Master, MasterAddress
 from firetrail.settings.conf_file import Remark
 from firetrail.settings.config_file import ConfigFile
-from firetrail.store.settings.config import SETTINGS as STORE_SETTINGS
-from firetrail.store.settings.config import BrokerRole, StoreConfig
+from firetrail.store.settings.store_config import SETTINGS as STORE_SETTINGS
+from firetrail.store.settings.store_config import BrokerRole, StoreConfig
 from firetrail.system import System
 from firetrail.text import did_you_mean
 

@@ -8,7 +8,7 @@ and the master removes it. Only then the store is moved aside, and its identity 
 from datetime import UTC, datetime
 from pathlib import Path
 
-from firetrail.broker.config import BrokerConfig
+from firetrail.broker.broker_config import BrokerConfig
 from firetrail.broker.replica.group_coordinator import group_coordinator
 from firetrail.errors import ConfigError, ElectionError
 from firetrail.replication.group.etcd import EtcdCoordinator

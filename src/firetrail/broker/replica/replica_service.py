@@ -4,8 +4,8 @@ import asyncio
 import logging
 from collections.abc import Callable
 
+from firetrail.broker.broker_config import BrokerConfig
 from firetrail.broker.broker_parts import Environment, Parts
-from firetrail.broker.config import BrokerConfig
 from firetrail.broker.replica.slave_synchronize import SlaveSynchronize
 from firetrail.broker.replica.user_synchronize import UserSynchronize
 from firetrail.broker.services.registered_masters import RegisteredMaster

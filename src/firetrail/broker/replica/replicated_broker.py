@@ -2,7 +2,7 @@
 
 from typing import Protocol
 
-from firetrail.broker.config import BrokerConfig
+from firetrail.broker.broker_config import BrokerConfig
 from firetrail.broker.replica.epoch_fence import EpochFence
 from firetrail.broker.replica.replica_service import ReplicaService
 from firetrail.broker.replica.saved_role import RoleFile
@@ -20,7 +20,7 @@ from firetrail.remoting.messages.replica_bodies import (
 from firetrail.replication.group.group_status import GroupStatus
 from firetrail.replication.log.epochs import EpochFile
 from firetrail.store.broker_store import BrokerStore
-from firetrail.store.settings.config import BrokerRole
+from firetrail.store.settings.store_config import BrokerRole
 from firetrail.text import counted
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from firetrail.remoting.messages.typed_body import Body
 from firetrail.settings.config_file import ConfigFile
-from firetrail.store.settings.config import BrokerRole
+from firetrail.store.settings.store_config import BrokerRole
 from firetrail.system import System
 
 ROLE_JSON = "firetrailRole.json"

@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
-from firetrail.broker.config import BrokerConfig
+from firetrail.broker.broker_config import BrokerConfig
 from firetrail.broker.replica.group_coordinator import group_coordinator
 from firetrail.broker.replica.replica_service import ReplicaService
 from firetrail.errors import FiretrailError, OlderMasterError
@@ -30,7 +30,7 @@ from firetrail.replication.log.epochs import EpochFile
 from firetrail.replication.replica.follower_status import FollowerState
 from firetrail.replication.replica.master_check import Master, MasterAddress
 from firetrail.replication.replica.rewind import RewindPlan, rewind
-from firetrail.store.settings.config import BrokerRole
+from firetrail.store.settings.store_config import BrokerRole
 from firetrail.system import System
 
 POLL_S = 0.5

@@ -50,7 +50,7 @@ from firetrail.remoting.wire.command import RemotingCommand
 from firetrail.replication.log.epochs import Epoch
 from firetrail.replication.replica.follower_status import FollowerState
 from firetrail.store.admission.gate import Closure
-from firetrail.store.settings.config import BrokerRole
+from firetrail.store.settings.store_config import BrokerRole
 
 HANDOVER_S = 60.0
 """The time for which a master that hands over refuses messages while nothing else happens."""

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from firetrail.broker.config import BrokerConfig
+from firetrail.broker.broker_config import BrokerConfig
 from firetrail.broker.replica.group_recovery import GroupRecovery
 from firetrail.broker.replica.hand_over.group_hand_over import FrozenBroker, GroupHandOver
 from firetrail.broker.replica.hand_over.succession import Succession
@@ -22,7 +22,7 @@ from firetrail.remoting.connections.handlers import Handler
 from firetrail.replication.group.group_memory import MemberFile
 from firetrail.replication.group.group_status import GroupStatus
 from firetrail.replication.group.lease_keeper import LeaseKeeper
-from firetrail.store.settings.config import BrokerRole, StoreConfig
+from firetrail.store.settings.store_config import BrokerRole, StoreConfig
 from firetrail.system import System
 
 _log = logging.getLogger(__name__)

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 
-from firetrail.broker.broker_conf import check_id
+from firetrail.broker.broker_conf_file import check_id
 from firetrail.broker.roles.failover import rewind_store
 from firetrail.broker.roles.held_requests import HeldRequests
 from firetrail.broker.term import Term, TermPlan
@@ -22,7 +22,7 @@ from firetrail.remoting.servers.server import RemotingServer
 from firetrail.remoting.wire.codes import RequestCode
 from firetrail.replication.replica.master_check import MasterAddress
 from firetrail.store.admission.gate import Closure
-from firetrail.store.settings.config import BrokerRole
+from firetrail.store.settings.store_config import BrokerRole
 from firetrail.system import NO_SPACE
 
 CHANGING = REFUSED_BY_SLAVES.keys() | {

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from firetrail.access.guard import Guard
 from firetrail.auth.caller import Caller
 from firetrail.auth.resources import Requirement
-from firetrail.broker.config import BrokerConfig
+from firetrail.broker.broker_config import BrokerConfig
 from firetrail.broker.filter.consumer_filters import ConsumerFilters
 from firetrail.broker.filter.message_selector import check_tags, parse_filter
 from firetrail.broker.services.memberships import GroupMembership, Memberships

@@ -19,7 +19,7 @@ from firetrail.auth.caller import NO_PERMISSION, Caller
 from firetrail.auth.policies import User
 from firetrail.auth.resources import need
 from firetrail.auth.signature import ACCESS_KEY
-from firetrail.broker.config import BrokerConfig
+from firetrail.broker.broker_config import BrokerConfig
 from firetrail.errors import ReplicationError, RequestError
 from firetrail.format.values.integers import number_in
 from firetrail.remoting.servers.addresses import source_of
@@ -28,9 +28,9 @@ from firetrail.replication.ha.ha_frames import REPORT, authentication_size, deco
 from firetrail.replication.ha.ha_source import AdmittedConnection, HASocket
 from firetrail.settings.settings_table import Live
 from firetrail.system import System
-from firetrail.tls.config import TlsMode
 from firetrail.tls.secure_socket import SecureSocket
 from firetrail.tls.server_tls import ServerTls
+from firetrail.tls.tls_config import TlsMode
 from firetrail.tls.tls_session import HANDSHAKE
 
 AGE_MAX_MS = 15 * 60_000

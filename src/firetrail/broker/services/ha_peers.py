@@ -10,7 +10,7 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable
 from ipaddress import ip_address
 
-from firetrail.broker.config import BrokerConfig
+from firetrail.broker.broker_config import BrokerConfig
 from firetrail.broker.config_groups import networks_in
 from firetrail.errors import ConfigError
 from firetrail.remoting.connections.remoting_client import split_address

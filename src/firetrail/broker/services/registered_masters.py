@@ -4,7 +4,7 @@ import logging
 from collections.abc import Callable
 from typing import NamedTuple
 
-from firetrail.broker.config import BrokerConfig
+from firetrail.broker.broker_config import BrokerConfig
 from firetrail.remoting.messages.bodies import MASTER_ID
 from firetrail.settings.settings_table import Live
 

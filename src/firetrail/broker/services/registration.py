@@ -5,7 +5,7 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import replace
 
-from firetrail.broker.config import BrokerConfig
+from firetrail.broker.broker_config import BrokerConfig
 from firetrail.broker.services.registered_masters import RegisteredMaster, RegisteredMasters
 from firetrail.broker.services.route_info import TopicRouteInfoManager
 from firetrail.errors import FiretrailError

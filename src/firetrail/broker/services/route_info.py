@@ -3,7 +3,7 @@
 import asyncio
 import logging
 
-from firetrail.broker.config import BrokerConfig
+from firetrail.broker.broker_config import BrokerConfig
 from firetrail.errors import FiretrailError
 from firetrail.namesrv.server import NameServer
 from firetrail.remoting.connections.remoting_client import RemotingClient

@@ -10,7 +10,7 @@ in the middle of a promotion.
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from firetrail.broker.config import BrokerConfig
+from firetrail.broker.broker_config import BrokerConfig
 from firetrail.remoting.messages.typed_body import Body
 from firetrail.settings.config_file import ConfigFile
 from firetrail.system import System

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
-from firetrail.broker.config import BrokerConfig
+from firetrail.broker.broker_config import BrokerConfig
 from firetrail.broker.state.attributes import ADD, altered
 from firetrail.broker.state.auto_creation import AutoCreation
 from firetrail.broker.state.saver import Saver

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from random import random
 
-from firetrail.broker.config import BrokerConfig
+from firetrail.broker.broker_config import BrokerConfig
 from firetrail.broker.timer.timer_service import TimerService
 from firetrail.errors import RequestError
 from firetrail.format.files.timer import TIMER_QUEUE, TIMER_TOPIC

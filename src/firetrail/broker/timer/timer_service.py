@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable
 from pathlib import Path
 
-from firetrail.broker.config import BrokerConfig
+from firetrail.broker.broker_config import BrokerConfig
 from firetrail.broker.timer.clock_steps import STEP_MS, ClockSteps
 from firetrail.broker.timer.delivery import CLOCK_MS, NEVER_ENQUEUED, TimerDelivery
 from firetrail.broker.timer.due_gate import DueGate

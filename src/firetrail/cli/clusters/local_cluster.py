@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
-from firetrail.broker.broker_conf import LoadedBroker, load_entries
+from firetrail.broker.broker_conf_file import LoadedBroker, load_entries
 from firetrail.cli.replication.member_states import GroupStates, MemberView
 from firetrail.cli.servers import server_command
 from firetrail.errors import ConfigError, NoSuchError, NotReachedError
@@ -22,7 +22,7 @@ from firetrail.remoting.connections.remoting_client import split_address
 from firetrail.remoting.messages.replica_bodies import ReplicaStatus
 from firetrail.replication.group.group_memory import NOTHING_SEEN, MemberFile
 from firetrail.store.root.folder import lock_owner
-from firetrail.store.settings.config import BrokerRole
+from firetrail.store.settings.store_config import BrokerRole
 from firetrail.system import SYSTEM
 
 HOST = "127.0.0.1"

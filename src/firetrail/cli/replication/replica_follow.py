@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from firetrail.broker.broker import Broker
-from firetrail.broker.broker_conf import load_entries
+from firetrail.broker.broker_conf_file import load_entries
 from firetrail.broker.ports import advertised_host, client_access_of
 from firetrail.broker.replica.master_settings import (
     FIRST_SLAVE_ID,

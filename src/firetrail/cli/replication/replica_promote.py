@@ -15,7 +15,7 @@ from firetrail.remoting.messages.replica_bodies import ReplicaStatus
 from firetrail.remoting.messages.replica_headers import PromoteHeader
 from firetrail.remoting.wire.codes import RequestCode, ResponseCode
 from firetrail.replication.replica.master_check import check_is_broker
-from firetrail.store.settings.config import BrokerRole
+from firetrail.store.settings.store_config import BrokerRole
 from firetrail.system import SYSTEM
 
 DESCRIPTION = """\

@@ -4,7 +4,7 @@ import argparse
 from contextlib import closing
 from pathlib import Path
 
-from firetrail.broker.broker_conf import load_entries
+from firetrail.broker.broker_conf_file import load_entries
 from firetrail.broker.replica.replacement import Replacement
 from firetrail.cli import common
 from firetrail.cli.command import ExitCode, Subparsers

@@ -6,14 +6,14 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from firetrail.broker import unsupported
-from firetrail.broker.broker_conf import load_entries
+from firetrail.broker.broker_conf_file import load_entries
 from firetrail.cli.command import ExitCode, Subparsers
 from firetrail.cli.common import add_plain_parser
 from firetrail.cli.output import counted
 from firetrail.cli.servers import server_command
 from firetrail.errors import ConfigError, UnsupportedError
 from firetrail.namesrv import NameServerConfig
-from firetrail.proxy.config import ProxyConfig
+from firetrail.proxy.proxy_config import ProxyConfig
 from firetrail.settings.file_changes import ConfEntries
 
 DESCRIPTION = """\

@@ -17,8 +17,8 @@ from firetrail.cli.servers.reload import FileReload
 from firetrail.cli.servers.service import Service
 from firetrail.errors import ConfigError, UnsupportedError
 from firetrail.format.names import CONFIG
-from firetrail.proxy.config import SETTINGS, ProxyConfig
 from firetrail.proxy.grpc_extra import INSTALL, is_missing
+from firetrail.proxy.proxy_config import SETTINGS, ProxyConfig
 from firetrail.settings.file_changes import ConfEntries, FileChanges, changes_between
 from firetrail.system import SYSTEM
 

@@ -37,7 +37,7 @@ from firetrail.tls.certificate_issuer import (
     issue,
 )
 from firetrail.tls.certificates import check_private
-from firetrail.tls.config import TlsConfig, TlsMode
+from firetrail.tls.tls_config import TlsConfig, TlsMode
 from firetrail.tls.validity import RENEWED_DAYS
 
 ADMIN = "admin"

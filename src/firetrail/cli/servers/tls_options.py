@@ -4,8 +4,8 @@ import argparse
 
 from firetrail.cli.output import say
 from firetrail.cli.servers import server_command
-from firetrail.tls.config import TlsConfig, TlsMode
 from firetrail.tls.server_tls import ServerTls
+from firetrail.tls.tls_config import TlsConfig, TlsMode
 
 
 def add_arguments(

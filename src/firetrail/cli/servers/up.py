@@ -9,8 +9,8 @@ from pathlib import Path
 
 from firetrail.broker import unsupported
 from firetrail.broker.broker import Broker
-from firetrail.broker.broker_conf import LoadedBroker, load_entries
-from firetrail.broker.config import BrokerConfig
+from firetrail.broker.broker_conf_file import LoadedBroker, load_entries
+from firetrail.broker.broker_config import BrokerConfig
 from firetrail.broker.ports import advertised_host
 from firetrail.cli.command import ExitCode, Subparsers
 from firetrail.cli.common import add_plain_parser
@@ -25,7 +25,7 @@ from firetrail.namesrv import NameServerConfig
 from firetrail.proxy.grpc_extra import INSTALL, is_missing
 from firetrail.remoting.servers.exposure import LOCALHOST, is_loopback
 from firetrail.store.root.sizes import log_file_size
-from firetrail.store.settings.config import SETTINGS, StoreConfig
+from firetrail.store.settings.store_config import SETTINGS, StoreConfig
 from firetrail.system import SYSTEM
 from firetrail.tls.server_tls import ServerTls
 

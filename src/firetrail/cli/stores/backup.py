@@ -10,7 +10,7 @@ from firetrail.cli.common import open_view
 from firetrail.cli.output import Progress, counted, human_size
 from firetrail.cli.stores.fsck import checked, show
 from firetrail.store.repair.backup import back_up
-from firetrail.store.settings.config import StoreConfig
+from firetrail.store.settings.store_config import StoreConfig
 from firetrail.system import SYSTEM, allow_many_files
 
 DESCRIPTION = """\

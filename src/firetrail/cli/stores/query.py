@@ -11,7 +11,7 @@ from firetrail.format.columns import Columns
 from firetrail.store.inspect.zeroed_pages import key_gaps
 from firetrail.store.log.log_records import record_offset
 from firetrail.store.reads.reader import TIME_MAX
-from firetrail.store.settings.config import StoreConfig
+from firetrail.store.settings.store_config import StoreConfig
 
 DESCRIPTION = """\
 Print the messages of a topic that have a key (or unique key), newest first.

@@ -40,7 +40,7 @@ from firetrail.pipeline.workers import (
     not_shared,
     worker_name,
 )
-from firetrail.store.settings.config import StoreConfig
+from firetrail.store.settings.store_config import StoreConfig
 from firetrail.store.store import Store
 from firetrail.system import SYSTEM
 

@@ -21,7 +21,7 @@ from firetrail.pipeline.source.places import absolute
 from firetrail.pipeline.source.schema import STORE, fields
 from firetrail.settings.settings_table import Whole
 from firetrail.store.root.sizes import adopt_sizes
-from firetrail.store.settings.config import StoreConfig
+from firetrail.store.settings.store_config import StoreConfig
 from firetrail.system import SYSTEM
 from firetrail.text import did_you_mean
 

@@ -15,7 +15,7 @@ from firetrail.format.layout import BATCH_ITEM, MAX_PROPERTIES, PROPERTY_CRC_SIZ
 from firetrail.format.names import QUEUE_ID_MAX
 from firetrail.format.properties import DELAY, KEY_SEPARATOR, NAME_END, TIMER_TIMES, VALUE_END
 from firetrail.pipeline.kernels.pack import pack_items
-from firetrail.store.settings.config import StoreConfig
+from firetrail.store.settings.store_config import StoreConfig
 
 _ITEM_HEAD = BATCH_ITEM.size + 2
 _TEXT = pa.string()

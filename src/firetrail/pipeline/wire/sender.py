@@ -38,7 +38,7 @@ from firetrail.pipeline.wire.retry import RequestRetry
 from firetrail.remoting.messages.bodies import MessageQueue
 from firetrail.remoting.wire.codes import Permission
 from firetrail.store.admission.drafter import Drafter
-from firetrail.store.settings.config import StoreConfig
+from firetrail.store.settings.store_config import StoreConfig
 from firetrail.text import counted
 
 SINK_ROW = "SINK_ROW"

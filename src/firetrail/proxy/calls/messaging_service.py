@@ -11,7 +11,7 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
-from firetrail.broker.config import BrokerConfig
+from firetrail.broker.broker_config import BrokerConfig
 from firetrail.pace.periodic import GuardedStep, every
 from firetrail.proxy.calls.consumption.pop_requests import PopRequests
 from firetrail.proxy.calls.consumption.receipt_calls import ReceiptCalls

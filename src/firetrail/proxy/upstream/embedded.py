@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Sequence
 from typing import NamedTuple
 
 from firetrail.broker.broker import Broker
-from firetrail.broker.config import BrokerConfig
+from firetrail.broker.broker_config import BrokerConfig
 from firetrail.broker.pop.ack_processor import PopAck, PopAcks
 from firetrail.errors import ProxyError, RequestError
 from firetrail.format.names import reply_topic

@@ -8,8 +8,8 @@ from typing import Protocol
 from weakref import WeakKeyDictionary
 
 from firetrail.errors import ConfigError
-from firetrail.tls.config import TlsMode
 from firetrail.tls.server_tls import ServerTls
+from firetrail.tls.tls_config import TlsMode
 
 LOCALHOST = "localhost"
 

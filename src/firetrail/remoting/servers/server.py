@@ -35,8 +35,8 @@ from firetrail.remoting.servers.refusals import CompoundRequest, Refusals
 from firetrail.remoting.wire.codes import ResponseCode, request_name
 from firetrail.remoting.wire.command import RemotingCommand
 from firetrail.system import System
-from firetrail.tls.config import TlsMode
 from firetrail.tls.server_tls import ServerTls
+from firetrail.tls.tls_config import TlsMode
 
 BUSY = "[OVERLOAD]system busy, start flow control for a while"
 """RocketMQ's remark, which stock clients look for."""

@@ -31,7 +31,7 @@ from firetrail.replication.group.precedence import Precedence
 from firetrail.replication.group.stray_entry import StrayEntry
 from firetrail.store.admission.fence import LeaseFence
 from firetrail.store.broker_store import BrokerStore
-from firetrail.store.settings.config import BrokerRole
+from firetrail.store.settings.store_config import BrokerRole
 from firetrail.system import System
 
 STEP_S = 0.1

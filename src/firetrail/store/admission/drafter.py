@@ -41,7 +41,7 @@ from firetrail.format.values.integers import INT32_MAX, INT32_MIN, whole
 from firetrail.store.log.commit_log import BatchDraft
 from firetrail.store.queues.consume_queue import ConsumeQueue
 from firetrail.store.queues.queue_table import QueueTable
-from firetrail.store.settings.config import StoreConfig
+from firetrail.store.settings.store_config import StoreConfig
 
 DELAY_ELAPSED = -1
 """The delay level of a message whose raw properties name the level that it has waited for.

@@ -50,7 +50,7 @@ from firetrail.store.reads.reader import Reader
 from firetrail.store.root.folder import AbortFile, check_is_store, last_held_by_java, lock_owner
 from firetrail.store.root.sizes import extension_file_size
 from firetrail.store.root.watermark import Watermark, read_checkpoint, read_watermark
-from firetrail.store.settings.config import StoreConfig
+from firetrail.store.settings.store_config import StoreConfig
 from firetrail.system import SYSTEM, System
 
 

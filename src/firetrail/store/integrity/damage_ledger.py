@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from firetrail.errors import StoreDamagedError
 from firetrail.settings.settings_table import Live
 from firetrail.store.queues.queue_table import QueueKey
-from firetrail.store.settings.config import StoreConfig
+from firetrail.store.settings.store_config import StoreConfig
 from firetrail.system import System
 
 QueueUnit = tuple[str, int, int]

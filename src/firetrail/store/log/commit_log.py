@@ -26,7 +26,7 @@ from firetrail.store.log.log_records import store_time_at
 from firetrail.store.problems import LOG_REMEDY
 from firetrail.store.queues.consume_queue import ConsumeQueue
 from firetrail.store.queues.queue_table import QueueKey
-from firetrail.store.settings.config import BrokerRole, FlushMode, StoreConfig
+from firetrail.store.settings.store_config import BrokerRole, FlushMode, StoreConfig
 from firetrail.system import System
 
 _NOWHERE = RecordWriter(bytearray(1))

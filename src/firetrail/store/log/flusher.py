@@ -16,7 +16,7 @@ from threading import get_ident
 
 from firetrail.settings.settings_table import Live
 from firetrail.store.log.commit_log import CommitLog
-from firetrail.store.settings.config import FlushMode, StoreConfig
+from firetrail.store.settings.store_config import FlushMode, StoreConfig
 from firetrail.system import Threads
 
 OUT_OF_MEMORY_PAUSE_MS = 100

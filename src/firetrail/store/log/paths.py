@@ -23,7 +23,7 @@ from firetrail.format.names import (
 )
 from firetrail.settings.settings_table import FOLDER_SEPARATOR
 from firetrail.storage.spread import Spread
-from firetrail.store.settings.config import StoreConfig
+from firetrail.store.settings.store_config import StoreConfig
 from firetrail.system import Files
 
 PATHS_KEY = "storePathCommitLog"

@@ -7,7 +7,7 @@ from firetrail.format.names import OFFSET_MAX
 from firetrail.settings.settings_table import Live
 from firetrail.store.log.commit_log import CommitLog
 from firetrail.store.log.flusher import Waiter, Waiters
-from firetrail.store.settings.config import BrokerRole, StoreConfig
+from firetrail.store.settings.store_config import BrokerRole, StoreConfig
 
 NO_MEMBER = 0
 """The number of a replica that is not a member of a group."""

@@ -23,7 +23,7 @@ from firetrail.store.put.pending_puts import PendingPuts
 from firetrail.store.put.queue_appends import QueueAppends
 from firetrail.store.results import PutResult, PutStatus
 from firetrail.store.root.store_parts import StoreParts
-from firetrail.store.settings.config import FlushMode
+from firetrail.store.settings.store_config import FlushMode
 from firetrail.store.stats import Statistics
 from firetrail.system import SyncError
 

@@ -29,7 +29,7 @@ from firetrail.store.queues.consume_queue import ConsumeQueue
 from firetrail.store.queues.filter_bits import UNITS_TRANSLATED, FilterBits, translated
 from firetrail.store.queues.queue_table import QueueKey, QueueTable
 from firetrail.store.results import GetResult, GetStatus, QueueCursor, decode_message
-from firetrail.store.settings.config import BrokerRole, StoreConfig
+from firetrail.store.settings.store_config import BrokerRole, StoreConfig
 
 _UNIT = UNIT.struct.unpack_from
 TIME_MAX = INT64_MAX

@@ -23,7 +23,7 @@ from firetrail.store.log.paths import log_folders, shown_path
 from firetrail.store.repair.rebuild import check_outside
 from firetrail.store.root.folder import AbortFile, check_is_store, lock_owner
 from firetrail.store.root.new_folder import built
-from firetrail.store.settings.config import StoreConfig
+from firetrail.store.settings.store_config import StoreConfig
 from firetrail.store.store import Store
 from firetrail.system import System
 

@@ -61,7 +61,7 @@ from firetrail.store.root.folder import (
     stamped_folder,
 )
 from firetrail.store.root.watermark import Watermark, WatermarkFile, shortened_checkpoint
-from firetrail.store.settings.config import StoreConfig
+from firetrail.store.settings.store_config import StoreConfig
 from firetrail.system import System
 from firetrail.text import counted
 

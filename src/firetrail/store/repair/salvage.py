@@ -26,7 +26,7 @@ from firetrail.store.repair.rebuild import check_outside
 from firetrail.store.repair.repair import Repair, repair_store
 from firetrail.store.root.folder import check_not_in_use
 from firetrail.store.root.new_folder import built
-from firetrail.store.settings.config import StoreConfig
+from firetrail.store.settings.store_config import StoreConfig
 from firetrail.system import Files, System
 
 

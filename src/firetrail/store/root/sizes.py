@@ -16,7 +16,7 @@ from firetrail.format.names import (
 from firetrail.storage.segment import Segment
 from firetrail.storage.segment_queue import usual_size
 from firetrail.store.log.paths import log_folders
-from firetrail.store.settings.config import StoreConfig
+from firetrail.store.settings.store_config import StoreConfig
 from firetrail.system import System
 
 QUEUES_SEEN = 16

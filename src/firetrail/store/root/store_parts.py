@@ -7,7 +7,7 @@ from firetrail.settings.settings_table import Live
 from firetrail.store.index.index import Index
 from firetrail.store.log.commit_log import CommitLog
 from firetrail.store.queues.queue_table import QueueTable
-from firetrail.store.settings.config import StoreConfig
+from firetrail.store.settings.store_config import StoreConfig
 from firetrail.system import System
 
 

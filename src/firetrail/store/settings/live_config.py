@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from firetrail.errors import ConfigError
-from firetrail.store.settings.config import SETTINGS, StoreConfig
+from firetrail.store.settings.store_config import SETTINGS, StoreConfig
 
 
 def check_changes(config: StoreConfig, changes: Mapping[str, Any]) -> StoreConfig:

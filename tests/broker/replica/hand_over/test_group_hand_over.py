@@ -24,7 +24,7 @@ from firetrail.replication.group import in_sync_members
 from firetrail.replication.group.etcd import EtcdCoordinator
 from firetrail.replication.ha.replica_session import ReplicaSession
 from firetrail.store.retention.disk_space import DiskSpace
-from firetrail.store.settings.config import BrokerRole
+from firetrail.store.settings.store_config import BrokerRole
 
 OK = ResponseCode.SUCCESS
 

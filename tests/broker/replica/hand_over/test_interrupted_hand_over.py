@@ -15,7 +15,7 @@ from firetrail.broker.replica.hand_over.hand_over import HandOver
 from firetrail.broker.replica.saved_role import ROLE_JSON
 from firetrail.broker.roles.promotion import Promotion
 from firetrail.remoting.wire.codes import RequestCode
-from firetrail.store.settings.config import BrokerRole
+from firetrail.store.settings.store_config import BrokerRole
 
 MASTER = BrokerRole.ASYNC_MASTER
 

@@ -10,7 +10,7 @@ from tests.helpers import PATIENCE_S
 from tests.proxy.fakes import FakeCall
 from tests.proxy.services import GROUP, Service, code, message, receive_request, serving
 
-from firetrail.broker.config import BrokerConfig
+from firetrail.broker.broker_config import BrokerConfig
 from firetrail.broker.pop.pop_checkpoints import PopCheckpoint, PopCheckpoints
 from firetrail.proxy.calls.consumption import receive
 from firetrail.proxy.schema.messages import Duration, Message

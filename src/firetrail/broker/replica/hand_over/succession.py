@@ -25,7 +25,7 @@ from firetrail.replication.group.group_status import GroupStatus
 from firetrail.replication.group.lease_keeper import LeaseKeeper
 from firetrail.replication.replica.follower_status import FollowerState
 from firetrail.store.log.replica_acks import copies_needed
-from firetrail.store.settings.config import BrokerRole
+from firetrail.store.settings.store_config import BrokerRole
 
 TRY_S = 3.0
 """The time that a master waits for one member that it has asked to take over."""

@@ -25,7 +25,7 @@ from firetrail.errors import FiretrailError
 from firetrail.pace.reminders import Reminders
 from firetrail.remoting.messages.replica_bodies import HandOverReport, ReplicaStatus
 from firetrail.replication.replica.follower_status import FollowerState
-from firetrail.store.settings.config import BrokerRole
+from firetrail.store.settings.store_config import BrokerRole
 
 PAUSE_S = 1.0
 """Pause between two attempts to settle a hand-over."""

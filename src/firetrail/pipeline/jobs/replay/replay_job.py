@@ -35,7 +35,7 @@ from firetrail.pipeline.jobs.sql import Mode, sql
 from firetrail.pipeline.source.places import is_remote
 from firetrail.pipeline.source.plan.log_splits import plan_log
 from firetrail.store.inspect.view import StoreView
-from firetrail.store.settings.config import StoreConfig
+from firetrail.store.settings.store_config import StoreConfig
 from firetrail.system import SYSTEM
 
 ORIGIN = "REPLAY_ORIGIN"

@@ -32,7 +32,7 @@ from firetrail.remoting.messages.bodies import MessageQueue
 from firetrail.remoting.wire.codes import Permission
 from firetrail.store.bulk import BulkAppend, committed_numbers
 from firetrail.store.bulk_journal import Ticket
-from firetrail.store.settings.config import StoreConfig
+from firetrail.store.settings.store_config import StoreConfig
 from firetrail.system import SYSTEM
 
 

@@ -5,7 +5,7 @@ import pytest
 from firetrail.errors import ConfigError, MisspeltKeyError
 from firetrail.format.files.java_properties import parse_properties
 from firetrail.namesrv import NameServerConfig
-from firetrail.namesrv.config import SETTINGS
+from firetrail.namesrv.name_server_config import SETTINGS
 
 
 def read(text: str) -> tuple[NameServerConfig, list[str]]:

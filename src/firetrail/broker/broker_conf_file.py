@@ -7,17 +7,17 @@ neither is reported.
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from firetrail.broker.config import SETTINGS, BrokerConfig
+from firetrail.broker.broker_config import SETTINGS, BrokerConfig
 from firetrail.broker.unsupported import Unsupported, refused_settings
 from firetrail.errors import ConfigError
 from firetrail.format.files.java_properties import Entry
 from firetrail.remoting.messages.bodies import MASTER_ID
 from firetrail.settings.conf_file import BROKERS, NO_KEY, Remark, read_settings, refuse_typos
-from firetrail.store.settings.config import SETTINGS as STORE_SETTINGS
-from firetrail.store.settings.config import StoreConfig
 from firetrail.store.settings.config_rules import BrokerRole
+from firetrail.store.settings.store_config import SETTINGS as STORE_SETTINGS
+from firetrail.store.settings.store_config import StoreConfig
 from firetrail.text import did_you_mean, typo_of
-from firetrail.tls.config import refuse_misplaced
+from firetrail.tls.tls_config import refuse_misplaced
 
 NOTHING_TO_SET = "the broker has no setting for this"
 

@@ -1,7 +1,7 @@
 """The settings of a broker.
 
-The table has the same form as the store's (:mod:`firetrail.store.settings.config`): Python name,
-default, key in ``broker.conf``, kind, explanation.
+The table has the same form as the store's (:mod:`firetrail.store.settings.store_config`): Python
+name, default, key in ``broker.conf``, kind, explanation.
 """
 
 from collections.abc import Mapping

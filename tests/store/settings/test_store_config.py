@@ -10,7 +10,7 @@ import pytest
 from firetrail.errors import ConfigError
 from firetrail.format.values.delay import DelayLevels
 from firetrail.format.values.hosts import Host
-from firetrail.store.settings.config import SETTINGS, BrokerRole, FlushMode, StoreConfig
+from firetrail.store.settings.store_config import SETTINGS, BrokerRole, FlushMode, StoreConfig
 
 ROCKETMQ_DEFAULTS = {
     "mappedFileSizeCommitLog": "1073741824",

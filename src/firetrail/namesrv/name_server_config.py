@@ -16,7 +16,7 @@ from firetrail.settings.conf_file import read_settings, refuse_typos
 from firetrail.settings.log_settings import LogSettings
 from firetrail.settings.server_limits import ServerLimitSettings
 from firetrail.settings.settings_table import Flag, Group, Port, Setting, Text, Whole, table
-from firetrail.tls.config import refuse_misplaced
+from firetrail.tls.tls_config import refuse_misplaced
 
 UNUSED: Mapping[str, str] = {
     "kvConfigPath sets the location of the only file": "rocketmqHome configStorePath",

@@ -10,7 +10,7 @@ from firetrail.settings.conf_file import read_settings, refuse_typos
 from firetrail.settings.log_settings import LogSettings
 from firetrail.settings.server_limits import ServerLimitSettings
 from firetrail.settings.settings_table import Setting, table
-from firetrail.tls.config import refuse_misplaced
+from firetrail.tls.tls_config import refuse_misplaced
 
 NO_KEY = "is not a setting of the proxy"
 

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from firetrail.broker.broker_conf import load_entries
+from firetrail.broker.broker_conf_file import load_entries
 from firetrail.errors import ConfigError, MisspeltKeyError
 from firetrail.format.files.java_properties import Entry, parse_properties
 from firetrail.namesrv import NameServerConfig
-from firetrail.proxy.config import ProxyConfig
-from firetrail.tls.config import SETTINGS, TlsConfig, TlsMode
+from firetrail.proxy.proxy_config import ProxyConfig
+from firetrail.tls.tls_config import SETTINGS, TlsConfig, TlsMode
 
 
 def test_the_keys_of_rocketmq(tmp_path: Path) -> None:
