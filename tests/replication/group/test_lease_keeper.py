@@ -15,8 +15,9 @@ from firetrail.replication.group.election import LeaseTiming
 from firetrail.replication.group.etcd import EtcdCoordinator
 from firetrail.replication.group.etcd_gateway import EtcdAccess
 from firetrail.replication.group.group_memory import MemberFile
-from firetrail.replication.group.group_view import GroupView
-from firetrail.replication.group.lease_keeper import STALLED_TTLS, GroupMember, LeaseKeeper
+from firetrail.replication.group.group_view import GroupView, SetChange
+from firetrail.replication.group.lease_keeper import STALLED_TTLS, LeaseKeeper
+from firetrail.replication.group.member_number import GroupMember
 from firetrail.store.broker_store import BrokerStore
 from firetrail.store.settings.store_config import BrokerRole, StoreConfig
 from firetrail.system import System
@@ -161,6 +162,36 @@ def test_a_lease_that_was_handed_over_is_left_to_the_successor(
         store.embedded.try_put(Message("T", b"refused")).status is PutStatus.SERVICE_NOT_AVAILABLE
     )
     assert len(etcd.leases) == 1  # that of the entry of the successor
+
+
+def test_a_member_that_has_left_for_a_hand_over_does_not_join_again(
+    keeper: LeaseKeeper,
+    clock: ManualClock,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The thread of the lease works meanwhile, and looks at the in-sync set at any moment."""
+    with BrokerStore.open(
+        tmp_path / "store",
+        CONFIG.replace(role=BrokerRole.SYNC_MASTER),
+        system=System(clock=clock),
+        in_group=True,
+    ) as store:
+        keeper.attach(store)
+        wins(keeper)
+        for member in (2, 3):
+            store.replica_acks.note(member, 0, member)
+        eventually(lambda: keeper.status.in_sync == {1, 2, 3})
+        change = keeper._change
+
+        def change_and_look(asked: SetChange) -> None:
+            change(asked)
+            keeper._step()
+
+        monkeypatch.setattr(keeper, "_change", change_and_look)
+        keeper.hand_over(2)
+        assert keeper.status.in_sync == {2, 3}
+        keeper.detach()
 
 
 def test_a_member_that_can_keep_nothing_on_its_full_disk_hands_over(

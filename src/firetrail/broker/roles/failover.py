@@ -24,8 +24,9 @@ from firetrail.remoting.connections.remoting_client import RemotingClient
 from firetrail.remoting.messages.bodies import MASTER_ID
 from firetrail.replication.group.election import LeaseTiming
 from firetrail.replication.group.group_status import GroupStatus
-from firetrail.replication.group.lease_keeper import GroupMember, LeaseKeeper
+from firetrail.replication.group.lease_keeper import LeaseKeeper
 from firetrail.replication.group.lineage import next_epoch
+from firetrail.replication.group.member_number import GroupMember
 from firetrail.replication.log.epochs import EpochFile
 from firetrail.replication.replica.follower_status import FollowerState
 from firetrail.replication.replica.master_check import Master, MasterAddress

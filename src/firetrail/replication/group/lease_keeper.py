@@ -10,7 +10,6 @@ import math
 import secrets
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 
 from firetrail.errors import ElectionError, NotReachedError
@@ -26,7 +25,7 @@ from firetrail.replication.group.group_view import (
     SetChange,
 )
 from firetrail.replication.group.in_sync_members import InSyncMembers
-from firetrail.replication.group.member_number import MemberNumber
+from firetrail.replication.group.member_number import GroupMember, MemberNumber
 from firetrail.replication.group.precedence import Precedence
 from firetrail.replication.group.stray_entry import StrayEntry
 from firetrail.store.admission.fence import LeaseFence
@@ -48,25 +47,6 @@ _TOLD = MemberReport(NOTHING_SEEN, -1)
 """A marker instead of a report, if the other members need no new one."""
 
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class GroupMember:
-    """A member of a group.
-
-    Attributes:
-        number: Its number.
-        address: ``ip:port`` of its broker.
-        ha_address: ``ip:port`` of its HA port.
-        may_found: Whether it may create the group.
-        lag_s: After how many seconds a member that is not caught up leaves the in-sync set.
-    """
-
-    number: int
-    address: str
-    ha_address: str
-    may_found: bool
-    lag_s: float
 
 
 class LeaseKeeper:
@@ -99,6 +79,7 @@ class LeaseKeeper:
         self._retry_at = -math.inf  # no campaign before
         self._unnamed_at = -math.inf  # no campaign before, unless the holder names this member
         self._is_retired = False
+        self._hands_over = False  # then this member does not join the in-sync set again
         self._precedence = Precedence(member.number)
         self._beat_at = -math.inf
         self._is_started = False
@@ -210,24 +191,34 @@ class LeaseKeeper:
                 or the lease ends by itself.
             ElectionError: The engine refuses the request.
         """
-        with self._guard:
-            epoch, store, members = self._election.epoch, self._store, self._members
-            change = None
-            if store is not None and members is not None:
+        self._hands_over = True
+        try:
+            epoch = self._election.epoch
+            self._leave_set()
+            with self._guard:
+                self._unnamed_at = self._clock.since_boot() + self._timing.ttl_s
+                self._election.expired()
+                self._apply()
+                known = self._election.view.revision
+            view = self._coordinator.name_successor(epoch, member, leave=True)
+            with full_disk_tolerated():
+                self._saw(view, known)
+        finally:
+            self._hands_over = False
+
+    def _leave_set(self) -> None:
+        for _ in range(2):  # another change may be in progress
+            with self._guard:
+                store, members = self._store, self._members
+                if store is None or members is None:
+                    return
                 acks, leaving = store.replica_acks, store.replica_acks.leaving
                 staying = {n: end for n, end in acks.by_member().items() if n not in leaving}
                 change = members.leave(staying, acks.needed)
-        if change is not None:
+            if change is None:
+                return
             with full_disk_tolerated():
                 self._change(change)
-        with self._guard:
-            self._unnamed_at = self._clock.since_boot() + self._timing.ttl_s
-            self._election.expired()
-            self._apply()
-            known = self._election.view.revision
-        view = self._coordinator.name_successor(epoch, member, leave=True)
-        with full_disk_tolerated():
-            self._saw(view, known)
 
     def refresh(self) -> None:
         """Read the group, instead of waiting until the engine reports a change.
@@ -406,7 +397,7 @@ class LeaseKeeper:
 
     def _next_change(self, now: float) -> SetChange | None:
         members, store = self._members, self._store
-        if members is None or store is None:
+        if members is None or store is None or self._hands_over:
             return None
         acks = store.replica_acks
         # Without replicas that must confirm, nothing waits for those that are about to stop.

@@ -1,13 +1,33 @@
-"""The number of a member in its group, which the engine binds to the identity of the store."""
+"""A member of a group, and its number, which the engine binds to the identity of its store."""
 
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from firetrail.replication.group.election import Coordinator
 from firetrail.replication.group.group_check import store_obstacle
 from firetrail.replication.group.group_view import UNKNOWN, GroupView
 
 _log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class GroupMember:
+    """A member of a group.
+
+    Attributes:
+        number: Its number.
+        address: ``ip:port`` of its broker.
+        ha_address: ``ip:port`` of its HA port.
+        may_found: Whether it may create the group.
+        lag_s: After how many seconds a member that is not caught up leaves the in-sync set.
+    """
+
+    number: int
+    address: str
+    ha_address: str
+    may_found: bool
+    lag_s: float
 
 
 class MemberNumber:
