@@ -23,7 +23,7 @@ SHUFFLE := $(if $(filter random,$(ORDER)),-p randomly $(if $(SEED),--randomly-se
 KERNELS := $(wildcard src/firetrail/*/kernels/*.py src/firetrail/*/kernels/*.pxd src/firetrail/format/*.py)
 
 TOOLS_EXTRAS := dev,peers,release,auth,broker,compression,grpc
-SPARK_EXTRAS := spark,delta,iceberg,avro,protobuf
+SPARK_EXTRAS := spark,delta,iceberg,avro,protobuf,s3
 
 PIP_INSTALL = -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 # Kernels are compiled in a rule of their own, so that editing one recompiles only that one.

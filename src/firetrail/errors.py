@@ -29,6 +29,7 @@
     │   ├── NotSharedError              a worker does not see the driver's files
     │   ├── CheckpointError             a stream would lose rows: wrong checkpoint or writeId
     │   └── LakeError                   an archive cannot be written or read as requested
+    │       └── LakeConflictError       another job has changed the lake meanwhile
     ├── ReplicationError                a replica cannot follow its master
     │   ├── DivergedError               the logs of two brokers are not the same
     │   │   └── OlderMasterError        an elected master lacks confirmed messages
@@ -291,7 +292,14 @@ class CheckpointError(PipelineError):
 
 
 class LakeError(PipelineError):
-    """The folder contains no archive, an incomplete one, one of another store, or other files."""
+    """The folder contains no archive, an incomplete one, one of another store, or other files.
+
+    Or the object store of the lake refused a request, or could not be reached.
+    """
+
+
+class LakeConflictError(LakeError):
+    """Another job has changed the lake since this one read what it holds. Nothing was changed."""
 
 
 class ReplicationError(FiretrailError):

@@ -25,7 +25,7 @@ from tests.clone import ROOT, files
 CACHE = ROOT / "build" / "pythons"
 SUITES = ("trixie", "sid")
 TOOLS = ("ca-certificates", "gcc", "git", "libc6-dev", "make", "procps")
-EXTRAS = ("auth", "broker", "compression", "grpc", "peers", "spark", "delta", "iceberg")
+EXTRAS = ("auth", "broker", "compression", "grpc", "peers", "spark", "delta", "iceberg", "s3")
 """The extras whose packages are installed only if there is a wheel."""
 SDIST_ONLY = ("pyspark",)
 """Packages of these extras that are written in Python and published as a source archive."""

@@ -1,9 +1,10 @@
-"""One Spark session for all tests of the pipeline."""
+"""One Spark session and one object store for all tests of the pipeline."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,8 +13,10 @@ from tests.extras import require
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+    from tests.pipeline.lakes.object_store import ObjectStore
 
 ROOT = Path(__file__).parent.parent.parent
+_BUCKETS = count()
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -50,3 +53,39 @@ def spark(
     started = session("local[2]", **settings)
     yield started
     started.stop()
+
+
+@pytest.fixture(scope="session")
+def object_store() -> Iterator[ObjectStore]:
+    require("botocore", "moto")
+    from tests.pipeline.lakes.object_store import ObjectStore
+
+    with ObjectStore().serving() as store:
+        yield store
+
+
+@pytest.fixture
+def bucket(object_store: ObjectStore, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> str:
+    """A new bucket that the environment has access to."""
+    import botocore.session
+    from tests.pipeline.lakes.object_store import SECRET
+
+    for name in [name for name in os.environ if name.startswith("AWS_")]:
+        monkeypatch.delenv(name)
+    settings = {
+        "AWS_ACCESS_KEY_ID": "tester",
+        "AWS_SECRET_ACCESS_KEY": SECRET,
+        "AWS_ENDPOINT_URL": object_store.url,
+        "AWS_REGION": "eu-west-1",
+        "AWS_DEFAULT_REGION": "eu-west-1",
+        "AWS_EC2_METADATA_DISABLED": "true",
+        "AWS_CONFIG_FILE": str(tmp_path / "aws-config"),
+        "AWS_SHARED_CREDENTIALS_FILE": str(tmp_path / "aws-credentials"),
+    }
+    for name, value in settings.items():
+        monkeypatch.setenv(name, value)
+    name = f"bucket-{next(_BUCKETS)}"
+    client = botocore.session.get_session().create_client("s3")
+    client.create_bucket(Bucket=name, CreateBucketConfiguration={"LocationConstraint": "eu-west-1"})
+    client.close()
+    return name

@@ -26,7 +26,9 @@ Each run continues where the last one ended. If a run was killed, run it again: 
 exported twice, and none is left out. The store may be in use. With the setting
 delete_archived_only, its retention deletes only archived files.
 
-LAKE is a folder that all workers reach, or an address such as s3://bucket/lake."""
+LAKE is a folder that all workers reach, or s3://BUCKET/PATH in an object store (extra s3). Its
+credentials, region and endpoint are those of the environment: AWS_PROFILE, AWS_ACCESS_KEY_ID,
+AWS_SECRET_ACCESS_KEY, AWS_REGION, AWS_ENDPOINT_URL."""
 EXAMPLES = """\
   firetrail pipeline archive data --to lake
   firetrail pipeline archive data --to lake --follow --every 300

@@ -247,7 +247,10 @@ def _verify(task: _Verify) -> None:
     lake, file = task
     found = hashlib.sha256()
     try:
-        with lake.folder.filesystem.open_input_stream(lake.folder.path(file.path)) as stream:
+        with (
+            lake.folder.reading(file.path),
+            lake.folder.filesystem.open_input_stream(lake.folder.path(file.path)) as stream,
+        ):
             while block := stream.read(1 << 20):
                 found.update(block)
     except FileNotFoundError:
@@ -288,7 +291,7 @@ def _fill(task: _Fill) -> _Filled:
 def _rows(task: _Fill, data_file: DataFile) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a file that belong to the segment."""
     low, high = task.base, task.base + task.size
-    with _opened(task.lake, data_file) as source:
+    with task.lake.folder.reading(data_file.path), _opened(task.lake, data_file) as source:
         metadata = source.metadata
         leaves = [metadata.schema.column(n).path for n in range(metadata.num_columns)]
         leaf = leaves.index("physical_offset")

@@ -7,14 +7,16 @@ and a lock.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, NamedTuple
 from uuid import uuid4
 
 from pyarrow import fs as filesystems
 
 from firetrail.pipeline.lakes.hashed_file import REMEDY, HashedFile
+from firetrail.pipeline.source.places import file_system
 from firetrail.pipeline.workers import naming_file
 
 
@@ -30,11 +32,23 @@ class LakeFolder:
     """Reads and writes files by their path relative to the folder."""
 
     is_local = False
+    has_conditional_writes = False
+    """Whether :meth:`exchange` keeps two jobs apart, so that nothing is locked."""
+    hadoop_opens = True
+    """Whether Spark's own readers can be given its URLs, with the jars that Spark has for them."""
 
-    def __init__(self, place: str, filesystem: filesystems.FileSystem, root: str) -> None:
+    def __init__(self, place: str) -> None:
         self.place = place
-        self.filesystem = filesystem
+        self._filesystem, root = file_system(place)
         self._root = root.rstrip("/")
+
+    def __reduce__(self) -> tuple[type[LakeFolder], tuple[str]]:
+        return type(self), (self.place,)
+
+    @property
+    def filesystem(self) -> filesystems.FileSystem:
+        """Arrow's file system."""
+        return self._filesystem
 
     def path(self, name: str) -> str:
         """Return the path of a file within :attr:`filesystem`."""
@@ -43,6 +57,14 @@ class LakeFolder:
     def show(self, name: str) -> str:
         """Return the name of a file for messages."""
         return f"{self.place.rstrip('/')}/{name}"
+
+    def reading(self, name: str) -> AbstractContextManager[None]:
+        """Return a context that explains errors of Arrow about a file."""
+        return nullcontext()
+
+    def storage_options(self) -> dict[str, str] | None:
+        """Return what delta-rs needs to open the folder; None if it needs no more than its URL."""
+        return None
 
     # -- small files --------------------------------------------------------------------------
 
@@ -110,11 +132,20 @@ class LakeFolder:
     def reveal(self, names: Iterable[str]) -> None:
         """Give complete data files their names, durably; those that have them keep them."""
 
-    def names(self) -> list[str]:
-        """Return every file in the folder and below, published or not, complete or not."""
+    def names(self, changed_before_ms: float = math.inf) -> list[str]:
+        """Return every file in the folder and below, published or not, complete or not.
+
+        Args:
+            changed_before_ms: Leave out files that were changed at this time or later. The default
+                is infinity.
+        """
         selector = filesystems.FileSelector(self._root, recursive=True, allow_not_found=True)
         found = self.filesystem.get_file_info(selector)
-        return sorted(info.path[len(self._root) :].lstrip("/") for info in found if info.is_file)
+        return sorted(
+            info.path[len(self._root) :].lstrip("/")
+            for info in found
+            if info.is_file and (info.mtime_ns or 0) / 1_000_000 < changed_before_ms
+        )
 
     def top_names(self) -> set[str]:
         """Return the names of the files and folders directly in the folder."""

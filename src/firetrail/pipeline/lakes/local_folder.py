@@ -25,8 +25,8 @@ class LocalFolder(LakeFolder):
     is_local = True
 
     def __init__(self, place: str) -> None:
-        root = str(Path(place).absolute())
-        super().__init__(root, filesystems.LocalFileSystem(), root)
+        self.place = self._root = str(Path(place).absolute())
+        self._filesystem = filesystems.LocalFileSystem()
 
     def replace(self, name: str, content: bytes) -> None:
         """Replace a file atomically: readers, and a crash, leave the old or the new content."""

@@ -2,7 +2,7 @@
 
 from firetrail.pipeline.lakes.folder import LakeFolder
 from firetrail.pipeline.lakes.local_folder import LocalFolder
-from firetrail.pipeline.source.places import file_system
+from firetrail.pipeline.lakes.s3_folder import S3Folder
 
 
 def open_folder(place: str) -> LakeFolder:
@@ -13,7 +13,11 @@ def open_folder(place: str) -> LakeFolder:
 
     Raises:
         PipelineError: Neither knows the URL.
+        LakeError: The URL or the settings of an object store are wrong.
+        MissingExtraError: The lake is in an object store, and botocore is not installed.
     """
+    if place.startswith("s3://"):
+        return S3Folder(place)
     if "://" in place:
-        return LakeFolder(place, *file_system(place))
+        return LakeFolder(place)
     return LocalFolder(place)

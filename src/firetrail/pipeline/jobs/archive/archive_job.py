@@ -87,8 +87,9 @@ def archive(
     Args:
         spark: The session to run on.
         store: Folder of the store. Every worker must reach it under the same path.
-        lake: Folder of the archive, or a URL such as ``s3://bucket/lake``. It must be new, empty,
-            or an archive of the same store. A folder must be the same one on every worker.
+        lake: Folder of the archive, or ``s3://BUCKET/PATH`` in an object store, for which each
+            process finds credentials in its environment. It must be new, empty, or an archive of
+            the same store. A folder must be the same one on every worker.
         format: ``"parquet"`` (the default), ``"delta"`` or ``"iceberg"``. Delta and Iceberg need
             the extra of the same name.
         layout: Folders of a new lake: ``"day"``, where small topics share files, or ``"topic"``,
@@ -109,6 +110,7 @@ def archive(
     Raises:
         LakeError: The folder holds other files or another store's archive, another job is writing
             it, or records are missing and ``allow_gap`` is not set.
+        LakeConflictError: Another job has changed a lake in an object store meanwhile.
         StoreDamagedError: The log has a damaged record. Nothing was archived.
         NotSharedError: A worker does not see the same store or lake as the driver.
         MissingExtraError: The library for ``format`` is not installed.
@@ -341,7 +343,10 @@ class _ArchiveRun:
         kept_since_ms = SYSTEM.clock.now_ms() - RETIRED_KEPT_MS
         pruned = manifest.without_retired_before(kept_since_ms)
         known = {file.path for file in pruned.files} | {old.path for old in pruned.retired}
-        unknown = {name for name in self._lake.data_files() if name not in known}
+        unknown = self._lake.strays(known)
+        if unknown and self._lake.folder.has_conditional_writes:
+            pruned = pruned.followed()  # so that a slow job cannot publish what is removed here
+            self._lake.publish(pruned)
         for name in unknown:
             self._lake.folder.remove(name)
         return pruned, len(unknown - {old.path for old in manifest.retired})

@@ -102,10 +102,12 @@ def merge_files(merge: Merge) -> tuple[DataFile, str]:
     out = PartitionFile(merge.lake, name, merge.topic, first.day, schema)
     waiting: list[pa.Table] = []
     rows = 0
+    stored = merge.lake.folder
     for file in merge.files:
-        with pq.ParquetFile(
-            merge.lake.folder.path(file.path), filesystem=merge.lake.folder.filesystem
-        ) as source:
+        with (
+            stored.reading(file.path),
+            pq.ParquetFile(stored.path(file.path), filesystem=stored.filesystem) as source,
+        ):
             for group in range(source.num_row_groups):
                 waiting.append(source.read_row_group(group).cast(schema))
                 rows += waiting[-1].num_rows

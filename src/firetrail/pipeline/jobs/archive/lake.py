@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from urllib.parse import quote
 
-from firetrail.errors import LakeError
+from firetrail.errors import LakeConflictError, LakeError
 from firetrail.pipeline.jobs.archive.manifest import (
     FOLDER,
     MANIFEST,
@@ -18,11 +19,14 @@ from firetrail.pipeline.jobs.archive.manifest import (
 )
 from firetrail.pipeline.lakes.local_folder import UNFINISHED
 from firetrail.pipeline.lakes.location import open_folder
+from firetrail.system import SYSTEM
 
 SUFFIX = ".parquet"
 FOLDERS = ("topic=", "day=")
 """Prefixes of the folders of data files."""
 LOCK = f"{FOLDER}/lock"
+GRACE_MS = 86_400_000
+"""Age at which an object that no manifest names is taken for that of a killed job."""
 
 
 class Lake:
@@ -43,10 +47,24 @@ class Lake:
         """Give complete data files their names, durably; those that have them keep them."""
         self.folder.reveal([file.path for file in files])
 
-    def data_files(self) -> list[str]:
-        """Return every data file in the folder, in the manifest or not, complete or not."""
+    def data_files(self, changed_before_ms: float = math.inf) -> list[str]:
+        """Return the data files in the folder, in the manifest or not, complete or not.
+
+        Args:
+            changed_before_ms: As for the names of the folder; infinity by default.
+        """
         ends = (SUFFIX, SUFFIX + UNFINISHED)
-        return [n for n in self.folder.names() if n.endswith(ends) and n.startswith(FOLDERS)]
+        names = self.folder.names(changed_before_ms)
+        return [name for name in names if name.endswith(ends) and name.startswith(FOLDERS)]
+
+    def strays(self, known: set[str]) -> set[str]:
+        """Return the data files that a killed job has left, which are not among the ``known``.
+
+        Where nothing is locked, files younger than GRACE_MS may be those of a running job.
+        """
+        if not self.folder.has_conditional_writes:
+            return set(self.data_files()) - known
+        return set(self.data_files(SYSTEM.clock.now_ms() - GRACE_MS)) - known
 
     def is_empty(self) -> bool:
         """Whether the folder is empty or does not exist."""
@@ -67,18 +85,19 @@ class Lake:
         return found
 
     def publish(self, manifest: Manifest) -> None:
-        """Publish a manifest; raise LakeError unless it follows the published one."""
+        """Publish a manifest; raise LakeConflictError unless it follows the published one."""
         old = self.folder.stored(MANIFEST)
         found = decode_manifest(old.content, self.folder.show(MANIFEST)) if old else None
         if (found.sequence if found else -1) != manifest.sequence - 1 or (
             found and found.lake_id != manifest.lake_id
         ):
-            raise LakeError(
+            raise LakeConflictError(
                 f"{self.place}: another job changed the archive at the same time; run this job "
                 "again"
             )
         self.folder.exchange(MANIFEST, old, manifest.encode())
-        self.folder.remove(PENDING)
+        if not self.folder.has_conditional_writes:
+            self.folder.remove(PENDING)
 
     @contextmanager
     def locked(self, token: str) -> Iterator[None]:

@@ -2,17 +2,13 @@
 
 from pathlib import Path
 
-import pyarrow as pa
 import pyarrow.dataset as ds
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from firetrail.pipeline.jobs.archive.lake import Lake
+from firetrail.pipeline.jobs.archive.lake_source import LAKE_SCHEMA, dataset_of, frame_of
 from firetrail.pipeline.jobs.archive.manifest import DataFile
-from firetrail.pipeline.jobs.archive.parquet_files import FULL_SCHEMA
-from firetrail.pipeline.jobs.archive.table_formats import DAY
-
-_SCHEMA: pa.Schema = FULL_SCHEMA.append(DAY)
 
 
 def read_lake(spark: SparkSession, lake: str | Path) -> DataFrame:
@@ -34,11 +30,14 @@ def read_lake(spark: SparkSession, lake: str | Path) -> DataFrame:
         LakeError: The folder holds no archive.
     """
     source = Lake(str(lake))
-    schema = from_arrow_schema(_SCHEMA)
-    paths = lake_files(lake)
-    if not paths:
+    schema = from_arrow_schema(LAKE_SCHEMA)
+    files = source.require_manifest().files
+    if not files:
         return spark.createDataFrame([], schema)
+    if not source.folder.hadoop_opens:
+        return frame_of(spark, source.folder, [file.path for file in files])
     reader = spark.read.schema(schema).option("basePath", source.place)
+    paths = [source.folder.show(file.path) for file in files]
     return reader.parquet(*paths).select(*schema.names)
 
 
@@ -55,9 +54,7 @@ def lake_dataset(lake: str | Path) -> ds.Dataset:
         LakeError: The folder holds no archive.
     """
     source = Lake(str(lake))
-    paths = [source.folder.path(file.path) for file in source.require_manifest().files]
-    place = {"filesystem": source.folder.filesystem, "partition_base_dir": source.folder.path("")}
-    return ds.dataset(paths, _SCHEMA, format="parquet", partitioning="hive", **place)
+    return dataset_of(source.folder, [file.path for file in source.require_manifest().files])
 
 
 def lake_files(lake: str | Path) -> list[str]:

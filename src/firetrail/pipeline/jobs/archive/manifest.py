@@ -146,6 +146,10 @@ class Manifest:
             retired=(*self.retired, *retired),
         )
 
+    def followed(self) -> Manifest:
+        """Return a manifest with the same content, after which older jobs publish no more."""
+        return replace(self, sequence=self.sequence + 1)
+
     def without_retired_before(self, time_ms: int) -> Manifest:
         """Return a manifest without the files that were replaced before a time."""
         kept = tuple(old for old in self.retired if old.since_ms >= time_ms)

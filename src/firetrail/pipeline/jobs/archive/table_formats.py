@@ -6,6 +6,9 @@ table commits with the manifest's sequence number, and finally the pending manif
 job that finds a pending manifest looks for its number in the table, and publishes or discards it.
 Plain Parquet files have no other commit than their names, so a job that finds a pending manifest
 names the remaining files and publishes it.
+
+Where jobs are kept apart by conditional writes, the manifest is published first and decides which
+job goes on. The table follows: whoever finds that it lacks files of the manifest commits them.
 """
 
 import json
@@ -13,10 +16,11 @@ from collections.abc import Iterable
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol
+from urllib.parse import unquote
 
 import pyarrow as pa
 
-from firetrail.errors import ConfigError, LakeError, MissingExtraError
+from firetrail.errors import ConfigError, LakeConflictError, LakeError, MissingExtraError
 from firetrail.pipeline.jobs.archive.lake import Lake
 from firetrail.pipeline.jobs.archive.manifest import (
     FOLDER,
@@ -31,6 +35,8 @@ from firetrail.system import SYSTEM
 
 DAY = pa.field("day", pa.date32())
 _PARTITIONS = {LakeLayout.DAY: ["day"], LakeLayout.TOPIC: ["topic", "day"]}
+_COMMITS = 5
+"""How often a commit to a Delta table is tried that other jobs try at the same time."""
 _SEQUENCE = "firetrail.sequence"
 _WITHOUT_METRICS = ("body", "record", "keys.element", "properties.key", "properties.value")
 
@@ -61,6 +67,11 @@ class _PublishedTable:
 
     def settle(self) -> None:
         """Complete the pending manifest and publish it, or discard it if it was not committed."""
+        if self._lake.folder.has_conditional_writes:
+            found = self._lake.manifest()
+            if found is not None:
+                self._follow(found)
+            return
         content = self._lake.folder.read(PENDING)
         if content is None:
             return
@@ -75,10 +86,32 @@ class _PublishedTable:
 
     def publish(self, manifest: Manifest, added: list[DataFile], removed: list[DataFile]) -> None:
         """Write the pending manifest, commit to the table, then publish the manifest."""
+        if self._lake.folder.has_conditional_writes:
+            self._publish_first(manifest, added)
+            return
         self._lake.folder.replace(PENDING, manifest.encode())
         self._lake.reveal(added)
         self._commit(manifest, added, removed)
         self._lake.publish(manifest)
+
+    def _publish_first(self, manifest: Manifest, added: list[DataFile]) -> None:
+        """Publish the manifest, then commit to the table what it lacks.
+
+        If the manifest with this number is that of another job, this one removes its files.
+        """
+        try:
+            self._lake.publish(manifest)
+        except LakeConflictError:
+            winner = self._lake.manifest()
+            if winner is not None and winner.sequence == manifest.sequence:
+                for file in added:
+                    self._lake.folder.remove(file.path)
+            raise
+        self._follow(manifest)
+
+    def _follow(self, manifest: Manifest) -> None:
+        """Commit to the table what a published manifest has and the table lacks."""
+        raise NotImplementedError
 
     def _complete(self, manifest: Manifest) -> bool:
         """Complete a publication that a killed job has begun; return False if it cannot be."""
@@ -107,6 +140,9 @@ class ParquetFiles(_PublishedTable):
     def _commit(self, manifest: Manifest, added: list[DataFile], removed: list[DataFile]) -> None:
         """Do nothing: there is no commit but the manifest."""
 
+    def _follow(self, manifest: Manifest) -> None:
+        """Do nothing: there is no table but the manifest."""
+
     def publish(self, manifest: Manifest, added: list[DataFile], removed: list[DataFile]) -> None:
         """Publish as every table does, then remove the files that the manifest no longer names."""
         super().publish(manifest, added, removed)
@@ -128,7 +164,11 @@ class DeltaFiles(_PublishedTable):
     def _table(self, layout: LakeLayout) -> Any:
         schema = file_schema(topic=False).append(pa.field("topic", pa.string())).append(DAY)
         return self._deltalake.DeltaTable.create(
-            self._lake.place, schema=schema, mode="ignore", partition_by=_PARTITIONS[layout]
+            self._lake.place,
+            schema=schema,
+            mode="ignore",
+            partition_by=_PARTITIONS[layout],
+            storage_options=self._lake.folder.storage_options(),
         )
 
     def _complete(self, manifest: Manifest) -> bool:
@@ -137,15 +177,63 @@ class DeltaFiles(_PublishedTable):
 
     def _commit(self, manifest: Manifest, added: list[DataFile], removed: list[DataFile]) -> None:
         layout = manifest.layout
-        table = self._table(layout)
+        self._write(
+            self._table(layout),
+            manifest,
+            [*self._adds(added, layout, bool(removed)), *self._removes(removed, layout)],
+        )
+
+    def _write(self, table: Any, manifest: Manifest, actions: list[Any]) -> None:
+        """Commit to a version of the table, as the one job that commits this manifest."""
         transaction = self._deltalake.Transaction(manifest.lake_id, manifest.sequence)
         table.create_write_transaction(
-            [*self._adds(added, layout, bool(removed)), *self._removes(removed, layout)],
+            actions,
             "append",
             table.schema(),
-            partition_by=_PARTITIONS[layout],
+            partition_by=_PARTITIONS[manifest.layout],
             commit_properties=self._deltalake.CommitProperties(app_transactions=[transaction]),
         )
+
+    def _follow(self, manifest: Manifest) -> None:
+        """Commit the difference, with the number of the manifest.
+
+        Commits with the lake's id conflict with each other, also if they only add files. So if
+        several jobs do this at the same time, one commits, and the others find its number.
+        """
+        problem: Exception | None = None
+        for _ in range(_COMMITS):
+            try:
+                table = self._table(manifest.layout)
+                done = table.transaction_version(manifest.lake_id)
+                if done is not None and done >= manifest.sequence:
+                    return
+                actions = self._difference(table, manifest)
+                if actions:
+                    self._write(table, manifest, actions)
+                return
+            except (self._deltalake.exceptions.DeltaError, OSError) as error:
+                problem = error
+        raise LakeError(
+            f"{self._lake.place}: the archive is complete, but its Delta table does not have the "
+            f"newest files ({str(problem).splitlines()[0]}); the next run adds them"
+        ) from problem
+
+    def _difference(self, table: Any, manifest: Manifest) -> list[Any]:
+        """Return the actions after which the table has the files of the manifest."""
+        found = pa.table(table.get_add_actions(flatten=True)).to_pylist()
+        present = {unquote(row["path"]): row for row in found}
+        wanted = {file.path for file in manifest.files}
+        added = [file for file in manifest.files if file.path not in present]
+        removed = [(path, row) for path, row in present.items() if path not in wanted]
+        transaction = import_module("deltalake.transaction")
+        actions = list(self._adds(added, manifest.layout, bool(removed)))
+        now_ms = SYSTEM.clock.now_ms()
+        for path, row in removed:
+            columns = _PARTITIONS[manifest.layout]
+            partition = {name: str(row[f"partition.{name}"]) for name in columns}
+            size = row["size_bytes"]
+            actions.append(transaction.RemoveAction(path, False, now_ms, size, partition))
+        return actions
 
     def _adds(
         self, files: Iterable[DataFile], layout: LakeLayout, rearranged: bool
