@@ -70,6 +70,8 @@ class TaskResult(NamedTuple):
     skipped: int
     files: dict[str, list[TableFile]]
     staged: dict[int, BucketRows]
+    tables: frozenset[str]
+    """The tables of a database that CDC events name."""
     worker: str
     first_reject: str
     """The position and the reason of the first rejected message; empty if there is none."""
@@ -100,6 +102,7 @@ class _TaskRun:
         self._schema = task.columns.decoded
         self._spans = SpanCollector()
         self._skipped = 0
+        self._tables: set[str] = set()
         self._first_reject = ""
         stem = f"{task.sequence:010d}-{task.number:05d}"
         schemas = {MAIN: task.columns.schema, REJECTED: REJECTED_SCHEMA}
@@ -128,6 +131,7 @@ class _TaskRun:
             self._skipped,
             files,
             {} if wider else self._stager.finish(),
+            frozenset(self._tables),
             worker_name(),
             self._first_reject,
         )
@@ -145,6 +149,8 @@ class _TaskRun:
         found: Decoded = self._decoder.decode(batch.column("body"))
         self._skipped += found.skipped
         for part in found.parts:
+            if part.table is not None:
+                self._tables.add(str(part.table))
             self._write(batch, part)
         self._reject(batch, found.rejects)
 

@@ -238,6 +238,7 @@ class _TableJob:
             sequence=manifest.sequence + 1,
             schema=schema,
             brokers={**manifest.brokers, **brokers},
+            source_table=self._source_table(manifest, results),
             skipped=manifest.skipped + sum(result.skipped for result in results),
             rejected=manifest.rejected + sum(result.rows(REJECTED) for result in results),
         )
@@ -254,6 +255,18 @@ class _TableJob:
         published = self._publication.publish(pending)
         self._publication.clean()
         return published, self._result(manifest, published, results, change)
+
+    def _source_table(self, manifest: TableManifest, results: Sequence[TaskResult]) -> str:
+        """Return the table whose CDC events the topic has; raise PipelineError for several."""
+        found = {manifest.source_table, *(name for each in results for name in each.tables)} - {""}
+        if len(found) > 1:
+            names = sorted(found)
+            raise PipelineError(
+                f"{self._topic}: has events of several tables ({', '.join(names)}), so nothing was "
+                f"added; choose one with the decoder's option tables={names[0]}, and make a table "
+                "for each"
+            )
+        return min(found, default="")
 
     def _change(
         self,
@@ -292,7 +305,7 @@ class _TableJob:
         if own is not None:
             return own
         bodies = [body for some in sample_bodies(parts, SAMPLE) for body in some]
-        return spec.infer(bodies).get(None, EMPTY)
+        return merged([EMPTY, *spec.infer(bodies).values()]).schema
 
     def _decode(
         self,
@@ -443,8 +456,8 @@ class _TableJob:
 
 def _spec(options: Mapping[str, Any]) -> DecoderSpec:
     """Return the decoder; in a table with a key, an empty body deletes unless an option differs."""
-    deletes = {"tombstones": "true"} if options["upsert"] else {}
-    given = {"format": options["decoder"], **deletes, **options["decoder_options"]}
+    keyed = {"tombstones": "true", "key": ",".join(options["upsert"])} if options["upsert"] else {}
+    given = {"format": options["decoder"], **keyed, **options["decoder_options"]}
     return DecoderSpec.from_options(given)
 
 

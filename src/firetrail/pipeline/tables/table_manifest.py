@@ -68,6 +68,8 @@ class TableManifest:
     sequence: int = 0
     schema: TableSchema = EMPTY
     brokers: Mapping[str, BrokerProgress] = field(default_factory=dict)
+    source_table: str = ""
+    """The table of a database whose CDC events the topic has."""
     rows: int = 0
     rejected: int = 0
     skipped: int = 0
@@ -115,6 +117,7 @@ class TableManifest:
             "sequence": self.sequence,
             "schema": json.loads(self.schema.to_json()),
             "brokers": {name: each.as_json() for name, each in sorted(self.brokers.items())},
+            "source_table": self.source_table,
             "rows": self.rows,
             "rejected": self.rejected,
             "skipped": self.skipped,
@@ -146,6 +149,7 @@ class TableManifest:
                 int(value["sequence"]),
                 TableSchema.from_json(json.dumps(value["schema"])),
                 {name: BrokerProgress.of_json(each) for name, each in value["brokers"].items()},
+                str(value["source_table"]),
                 int(value["rows"]),
                 int(value["rejected"]),
                 int(value["skipped"]),
