@@ -32,6 +32,7 @@ EXAMPLES = """\
   firetrail pipeline table data orders --to lake/orders
   firetrail pipeline table data orders --to lake/orders --schema 'id bigint, total decimal(10,2)'
   firetrail pipeline table data orders --to lake/newest --upsert id
+  firetrail pipeline table data cdc --to lake/orders --decoder canal --upsert id --follow
   firetrail pipeline table a=/archive/a a=/data/a b=/data/b orders --to lake/orders"""
 
 
@@ -50,7 +51,8 @@ def add(subparsers: Subparsers) -> None:
     parser.add_argument(
         "--decoder",
         metavar="FORMAT",
-        help="format of the bodies, json or text (default: that of the table, json for a new one)",
+        help="format of the bodies: json, text, csv, canal, maxwell or debezium (default: that of "
+        "the table, json for a new one)",
     )
     parser.add_argument(
         "--option",
@@ -90,6 +92,21 @@ def add(subparsers: Subparsers) -> None:
         "messages touch (default: 16)",
     )
     parser.add_argument(
+        "--follow", action="store_true", help="keep adding new messages until Ctrl-C"
+    )
+    parser.add_argument(
+        "--every",
+        metavar="SECONDS",
+        type=common.positive,
+        help="with --follow: add messages every SECONDS (default: 1, with --upsert 60)",
+    )
+    parser.add_argument(
+        "--keep",
+        metavar="HOURS",
+        type=common.not_negative,
+        help="keep replaced files for readers of older versions (default: 168, with --upsert 1)",
+    )
+    parser.add_argument(
         "--strict", action="store_true", help="stop, and add nothing, if a message does not fit"
     )
     parser.add_argument(
@@ -111,39 +128,53 @@ def _option(text: str) -> tuple[str, str]:
 
 def run(args: argparse.Namespace) -> ExitCode:
     """Append the messages, and print how many."""
+    rejected = False
     with ExitStack() as sessions, ExitStack() as shown:
         from firetrail.pipeline.tables.table_job import table
+        from firetrail.pipeline.tables.table_rounds import follow_table
+
+        sessions.enter_context(spark_options.ending_at_sigterm())
+        found: list[SparkSession] = []
 
         def session() -> SparkSession:
-            return sessions.enter_context(spark_options.spark_session(args))
+            if not found:
+                found.append(sessions.enter_context(spark_options.spark_session(args)))
+            return found[0]
 
         def on_plan(tasks: int) -> Callable[[int], None]:
             return shown.enter_context(spark_options.task_progress("reading", tasks))
 
-        done = table(
-            session,
-            args.sources,
-            args.topic,
-            args.to,
-            decoder=args.decoder,
-            decoder_options=None if args.option is None else dict(args.option),
-            schema=args.schema,
-            prefix=args.prefix,
-            message_columns=args.message_columns,
-            upsert=args.upsert,
-            buckets=args.buckets,
-            strict=args.strict,
-            allow_gap=args.allow_gap,
-            on_plan=on_plan,
-        )
-    _print(args, done)
-    return ExitCode.PROBLEMS if done.rejected else ExitCode.OK
+        def on_round(done: TableResult) -> None:
+            nonlocal rejected
+            rejected = rejected or done.rejected > 0
+            shown.close()
+            _print(args, done)
+
+        options: dict[str, Any] = {
+            "decoder": args.decoder,
+            "decoder_options": None if args.option is None else dict(args.option),
+            "schema": args.schema,
+            "prefix": args.prefix,
+            "message_columns": args.message_columns,
+            "upsert": args.upsert,
+            "buckets": args.buckets,
+            "keep_hours": args.keep,
+            "strict": args.strict,
+            "allow_gap": args.allow_gap,
+            "on_plan": on_plan,
+        }
+        where = (args.sources, args.topic, args.to)
+        if args.follow:
+            follow_table(session, *where, every_s=args.every, on_round=on_round, **options)
+        else:
+            on_round(table(session, *where, **options))
+    return ExitCode.PROBLEMS if rejected else ExitCode.OK
 
 
 def _print(args: argparse.Namespace, done: TableResult) -> None:
     if args.json:
         result: dict[str, Any] = done._asdict()
-        print(json.dumps(result, ensure_ascii=False))
+        print(json.dumps(result, ensure_ascii=False), flush=True)
         return
     for change in done.changes:
         print(change)
@@ -154,7 +185,8 @@ def _print(args: argparse.Namespace, done: TableResult) -> None:
     skipped = f", {counted(done.skipped, 'message')} skipped" if done.skipped else ""
     print(
         f"{done.table}: {counted(done.rows, 'row')} of {counted(done.messages, 'message')} "
-        f"added{replaced}{skipped}; {counted(done.total_rows, 'row')} in total"
+        f"added{replaced}{skipped}; {counted(done.total_rows, 'row')} in total",
+        flush=True,
     )
     if done.lost:
         say(f"{counted(done.lost, 'message')} had been deleted before they were read")

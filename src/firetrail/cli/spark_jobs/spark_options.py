@@ -101,7 +101,7 @@ def spark_session(args: argparse.Namespace, *, bar: bool = False) -> Iterator[Sp
     conf = dict(args.conf)
     if bar and sys.stderr.isatty():
         conf["spark.ui.showConsoleProgress"] = "true"
-    with _ending_at_sigterm():
+    with ending_at_sigterm():
         from firetrail.pipeline.failures import original_errors
         from firetrail.pipeline.spark_session import active_session, session
 
@@ -118,7 +118,7 @@ def spark_session(args: argparse.Namespace, *, bar: bool = False) -> Iterator[Sp
 
 
 @contextmanager
-def _ending_at_sigterm() -> Iterator[None]:
+def ending_at_sigterm() -> Iterator[None]:
     """Let SIGTERM end the command and its session in order; a second one ends it at once."""
 
     def end(number: int, frame: FrameType | None) -> None:

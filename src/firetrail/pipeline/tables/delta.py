@@ -144,6 +144,16 @@ class DeltaWriter:
         for folder in (log, log.parent, log.parent.parent):
             SYSTEM.files.sync_folder(folder)
 
+    def maintain(self, keep_hours: int) -> None:
+        """Merge small files, and remove those that were replaced more than ``keep_hours`` ago.
+
+        Both are commits of their own, which change no row. A kill between them does no harm.
+        """
+        if self.exists():
+            table = self._library.DeltaTable(self._lake.place)
+            table.optimize.compact()
+            table.vacuum(keep_hours, dry_run=False, enforce_retention_duration=False)
+
     def files(self) -> list[ReplacedFile]:
         """Return the files of the table."""
         if not self.exists():

@@ -27,6 +27,13 @@ from firetrail.pipeline.tables.table_manifest import (
     encode_manifest,
 )
 
+KEPT_HOURS = 7 * 24
+"""The time for which replaced files are kept for readers of older versions of a table."""
+KEYED_KEPT_HOURS = 1
+"""The same for a table with a key, of which each run replaces a large part."""
+MAINTAINED_EVERY = 100
+"""Commits after which small files are merged and replaced ones are removed."""
+KEYED_MAINTAINED_EVERY = 10
 REJECTED_SUFFIX = "__rejected"
 
 
@@ -101,6 +108,17 @@ class Publication:
                 lake.sync_folders([file.path for file in pending.added[name]])
         self.lake.replace(PENDING, pending.encode())
         return self._complete(pending)
+
+    def maintain(self, keep_hours: int | None) -> None:
+        """Merge small files and remove replaced ones, after every so many commits."""
+        manifest = self._manifest
+        if manifest is None:
+            return
+        every = KEYED_MAINTAINED_EVERY if manifest.key else MAINTAINED_EVERY
+        if manifest.sequence % every == 0:
+            default = KEYED_KEPT_HOURS if manifest.key else KEPT_HOURS
+            for name in self.lakes:
+                self._writer(manifest, name).maintain(default if keep_hours is None else keep_hours)
 
     def files(self) -> list[ReplacedFile]:
         """Return the files of the main table."""

@@ -60,6 +60,7 @@ class TableResult(NamedTuple):
     """The result of a run, and what the table has afterwards."""
 
     table: str
+    key: tuple[str, ...]
     messages: int  # read by this run
     rows: int  # added
     updated: int  # rows that a newer version replaced
@@ -89,6 +90,7 @@ def table(
     message_columns: bool | None = None,
     upsert: str | Sequence[str] | None = None,
     buckets: int | None = None,
+    keep_hours: int | None = None,
     strict: bool = False,
     allow_gap: bool = False,
     split_bytes: int | None = None,
@@ -122,6 +124,8 @@ def table(
             ``"shop,order"``: the table keeps the newest version of each key. None, the default, is
             as before, and no key for a new table.
         buckets: Number of buckets of a new table with a key. None, the default, is 16.
+        keep_hours: Hours for which replaced files are kept for readers of older versions. None,
+            the default, is 168, and 1 for a table with a key.
         strict: Raise an error, and add nothing, if a message does not fit. Default: False.
         allow_gap: Continue although messages were deleted before they were read. Default: False.
         split_bytes: Bytes of log per task; by default a size that keeps all processors busy.
@@ -150,6 +154,7 @@ def table(
         message_columns,
         upsert,
         buckets,
+        keep_hours,
         strict,
         allow_gap,
         split_bytes,
@@ -254,6 +259,7 @@ class _TableJob:
         )
         published = self._publication.publish(pending)
         self._publication.clean()
+        self._publication.maintain(self._options.keep_hours)
         return published, self._result(manifest, published, results, change)
 
     def _source_table(self, manifest: TableManifest, results: Sequence[TaskResult]) -> str:
@@ -437,6 +443,7 @@ class _TableJob:
         )
         return TableResult(
             self._publication.lake.place,
+            tuple(after.key),
             after.messages - before.messages,
             change.inserted,
             change.updated,

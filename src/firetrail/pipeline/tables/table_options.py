@@ -23,6 +23,7 @@ class TableOptions:
     message_columns: bool | None = None
     upsert: str | Sequence[str] | None = None
     buckets: int | None = None
+    keep_hours: int | None = None
     strict: bool = False
     allow_gap: bool = False
     split_bytes: int | None = None
