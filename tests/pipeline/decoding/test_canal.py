@@ -210,7 +210,9 @@ def test_one_topic_has_many_tables() -> None:
     assert users.schema.ddl == "id int, name string" and users.messages.to_pylist() == [1]
     assert decode(*bodies, tables="shop.u*, x.y").skipped == 2
     spec = DecoderSpec.from_options({"format": "canal"})
-    assert [str(table) for table in spec.infer(bodies)] == ["shop.orders", "shop.users"]
+    schemas = spec.infer(bodies)
+    assert [str(table) for table in schemas] == ["None", "shop.orders", "shop.users"]
+    assert schemas[None].ddl == "id bigint, price decimal(10,2)"
 
 
 def test_an_empty_body_is_skipped() -> None:

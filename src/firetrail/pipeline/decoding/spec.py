@@ -22,7 +22,7 @@ from firetrail.pipeline.decoding.json_values import Evolution, JsonRules, Number
 from firetrail.pipeline.decoding.maxwell import MaxwellAdapter
 from firetrail.pipeline.decoding.protobuf import ProtobufFormat
 from firetrail.pipeline.decoding.registry import BodyHeader, SchemaRegistry, check_url
-from firetrail.pipeline.decoding.table_schema import EMPTY, TableSchema
+from firetrail.pipeline.decoding.table_schema import EMPTY, TableSchema, merged
 from firetrail.pipeline.decoding.text_decoder import TEXT_SCHEMA, TextDecoder
 from firetrail.pipeline.decoding.typed_rows import RowDecoder, RowFormat
 from firetrail.pipeline.options import Option, OptionTable, Parsed, any_text, some_text
@@ -93,6 +93,12 @@ def _text(content: bytes) -> str:
         raise ConfigError("schemaFile", content[:20], "must be text in UTF-8") from error
 
 
+def _described(content: bytes) -> TableSchema:
+    """Return the columns that a file describes, as JSON Schema or as DDL text."""
+    text = _text(content).strip()
+    return TableSchema.from_json_schema(text) if text[:1] == "{" else TableSchema.from_ddl(text)
+
+
 OPTIONS = OptionTable(
     (
         Option("format", "format", OneOf(BodyFormat)),
@@ -133,8 +139,9 @@ class DecoderSpec:
         key: The key by which changes of a row's key are found in CDC events. Default: (), which
             takes the one that the events name.
         zero_dates: The treatment of dates of MySQL with zeros. Default: ``null``.
-        schema: The content of a file with the schema: an ``.avsc`` file, or the
-            descriptors that ``protoc`` compiles. Default: empty, the registry has it.
+        schema: The content of a file with the schema: an ``.avsc`` file for Avro, descriptors that
+            ``protoc`` compiles for Protobuf, JSON Schema or DDL text for other formats. Default:
+            empty, the registry has it, or messages show it.
         message: The full name of the message of Protobuf. Default: empty, the first of the file,
             or the one that Confluent's header names.
         header: The bytes before the datum that name a schema. Default: ``none``.
@@ -185,6 +192,7 @@ class DecoderSpec:
         if self.format is BodyFormat.CSV and self.columns is None:
             raise ConfigError("columns", None, "is required for CSV: id bigint, name string, …")
         if self.format not in _TYPED:
+            self.own_schema()
             return
         if bool(self.schema) == bool(self.registry):
             allowed = "give the schema as schemaFile, or the address of a registry"
@@ -218,7 +226,9 @@ class DecoderSpec:
             readers = self._layout().readers()
             kinds = {name: reader.kind for name, reader in (readers or {}).items()}
             return None if readers is None else TableSchema.of(kinds)
-        return TEXT_SCHEMA if self.format is BodyFormat.TEXT else self.columns
+        if self.format is BodyFormat.TEXT:
+            return TEXT_SCHEMA
+        return _described(self.schema) if self.schema else self.columns
 
     def decoder(self, schemas: Schemas = EMPTY) -> BodyDecoder:
         """Return the decoder, in the process that uses it.
@@ -253,6 +263,8 @@ class DecoderSpec:
     def infer(self, sample: Bodies) -> dict[TableName | None, TableSchema]:
         """Return the schemas that a sample of bodies shows, by table.
 
-        Formats without tables have the one key None.
+        The key None has the schema of one table that takes all rows.
         """
-        return {part.table: part.schema for part in self.decoder().decode(sample).parts}
+        parts = self.decoder().decode(sample).parts
+        every = merged([part.schema for part in parts]).schema
+        return {None: every, **{part.table: part.schema for part in parts}}

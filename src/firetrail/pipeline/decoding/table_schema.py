@@ -17,6 +17,7 @@ from firetrail.pipeline.decoding.arrow_types import (
     wider,
 )
 from firetrail.pipeline.decoding.ddl import parse_columns, parse_type
+from firetrail.pipeline.decoding.json_schema import schema_columns
 
 _MEMBERS = {"name", "type"}
 
@@ -52,6 +53,11 @@ class TableSchema:
             text: Such as ``id bigint, tags array<string>``.
         """
         return cls.of(parse_columns(text))
+
+    @classmethod
+    def from_json_schema(cls, text: str) -> "TableSchema":
+        """Return the schema that a JSON Schema describes; raise ConfigError for other text."""
+        return cls.of(schema_columns(text))
 
     @classmethod
     def from_json(cls, text: str) -> "TableSchema":
