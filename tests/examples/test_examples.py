@@ -75,7 +75,7 @@ def all_queues(store: Store) -> list[tuple[str, int]]:
 
 
 @pytest.mark.slow
-@pytest.mark.xdist_group("spark")
+@pytest.mark.xdist_group("cluster")
 def test_a_replica_is_analysed_while_it_follows(tmp_path: Path) -> None:
     require("pyspark", "pyarrow")
     printed = run("replica", tmp_path)
@@ -85,7 +85,7 @@ def test_a_replica_is_analysed_while_it_follows(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.xdist_group("spark")  # beside the other tests that need a JVM, not at the same time
+@pytest.mark.xdist_group("cluster")  # beside the other tests that need a JVM, not at the same time
 def test_the_demo_shows_every_part(tmp_path: Path) -> None:
     require("pyspark", "pyarrow")
     printed = run("demo", tmp_path, "demo", "20000")

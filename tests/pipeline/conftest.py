@@ -21,7 +21,10 @@ _BUCKETS = count()
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Run all tests with a session in one xdist worker, and all with a cluster in another."""
+    """Run all tests with the session in one xdist worker, and all with a cluster in another.
+
+    Tests with a long program of their own run beside the cluster: the session has more to do.
+    """
     for item in items:
         for fixture, group in (("spark", "spark"), ("bench", "cluster")):
             if fixture in getattr(item, "fixturenames", ()):

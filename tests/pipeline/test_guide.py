@@ -36,7 +36,7 @@ def run_command(command: str) -> tuple[int, str]:
 
 
 @pytest.mark.slow
-@pytest.mark.xdist_group("spark")
+@pytest.mark.xdist_group("cluster")
 def test_code_of_the_guide_prints_what_its_pages_say(tmp_path: Path) -> None:
     """The process is separate because relative paths refer to the folder where Spark started."""
     done = subprocess.run(

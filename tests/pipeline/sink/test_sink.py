@@ -16,7 +16,13 @@ from tests.pipeline.sink.direct import rows_of, stream_writer
 from tests.pipeline.streams import checkpoints_in, finish
 
 from firetrail import Message, Store
-from firetrail.errors import CheckpointError, ConfigError, FiretrailError, PipelineError
+from firetrail.errors import (
+    CheckpointError,
+    ConfigError,
+    FiretrailError,
+    PipelineError,
+    StoreLockedError,
+)
 from firetrail.pipeline import register
 from firetrail.pipeline.failures import original_errors
 from firetrail.pipeline.sink import columns, staged_rows, store_writers
@@ -190,15 +196,20 @@ class TestRefused:
             list(pool.map(one, range(3)))
         assert sorted(message.body for message in messages(root, "T")) == [b"b0", b"b1", b"b2"]
 
-    def test_a_store_in_use(self, spark: SparkSession, root: Path) -> None:
-        frame = spark.sql("select 'T' as topic, 'b' as body")
+    def test_a_store_in_use(
+        self, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(store_writers, "LOCK_WAIT_S", 0.2)
+        options = columns.parse_options({"path": str(root)}, stream=False)
+        writer = store_writers.BatchWriter(options, tmp_path / "staged")
+        staged = writer.write(iter([rows_of(b"b")]))
         with (
             Store.open(root, small_config()) as store,
-            pytest.raises(PipelineError, match="has the store open; stop it"),
+            pytest.raises(StoreLockedError, match=r"open already\. The sink waited 0\.2 s\. If"),
         ):
-            write(frame, root)
+            writer.commit([staged])
         del store
-        write(frame, root)
+        writer.commit([staged])
         assert len(messages(root, "T")) == 1
 
     def test_overwriting_is_refused(self, spark: SparkSession, root: Path) -> None:

@@ -6,6 +6,7 @@ import socketserver
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -19,7 +20,7 @@ from tests.pipeline.wire.talk import create, received, run, send
 from firetrail import Message
 from firetrail.broker.background import BackgroundBroker
 from firetrail.broker.broker_config import BrokerConfig
-from firetrail.client import Admin
+from firetrail.client import Admin, Producer
 from firetrail.errors import ConfigError, PipelineError
 from firetrail.format.values.hosts import parse_host
 from firetrail.pipeline.batch_plan import plan_batch
@@ -217,8 +218,11 @@ class TestCauses:
         run(make)
         assert "no queue of the topic R may be written" in refusal(broker.namesrv, "R")
 
-    def test_a_broker_that_cannot_be_reached(self, tmp_path: Path) -> None:
+    def test_a_broker_that_cannot_be_reached(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         """The broker registers another address than the one that it listens on."""
+        monkeypatch.setattr(sending, "Producer", partial(Producer, timeout_s=0.5))
         elsewhere = small_config().replace(store_host=parse_host("127.0.0.9:10911"))
         with BackgroundBroker(tmp_path, store=elsewhere) as broker:
             text = refusal(broker.namesrv.replace("127.0.0.9", "127.0.0.1"))

@@ -77,7 +77,10 @@ def decoded(tree: ast.Module) -> dict[str, set[str]]:
 def test_handlers_decode_the_header_of_their_row() -> None:
     compared = 0
     for path in sorted(SOURCES.rglob("*.py")):
-        tree = ast.parse(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
+        if "RequestCode." not in text or ".decode(request.fields)" not in text:
+            continue
+        tree = ast.parse(text)
         headers = decoded(tree)
         for name, codes in handlers(tree).items():
             for header in headers.get(name, set()):
