@@ -7,10 +7,13 @@ import pytest
 from tests.broker.brokers import SMALL, Talk, talking
 from tests.client.clusters import until
 from tests.helpers import crash_image
+from tests.stores import overwrite
 
 from firetrail import Message, Store
 from firetrail.broker.broker_config import BrokerConfig
 from firetrail.broker.state.topic_table import TopicTable
+from firetrail.format.layout import UNIT
+from firetrail.format.names import queue_folder
 from firetrail.remoting.messages.bodies import DataVersion, TopicConfig, TopicConfigTable
 from firetrail.remoting.wire.codes import RequestCode, ResponseCode
 from firetrail.settings.config_file import ConfigFile
@@ -140,7 +143,8 @@ async def test_expired_queues_of_deleted_topics_are_removed(tmp_path: Path) -> N
             before.put(Message(topic, b"body"))
         for _ in range(5):
             before.put(Message("KEPT", bytes(1 << 19)))
-        before.put(Message("RECENT", b"body"))
+        for _ in range(2):
+            before.put(Message("RECENT", b"body"))
 
     async with talking(tmp_path, store=store) as talk:
         ours = talk.broker.store
@@ -148,6 +152,8 @@ async def test_expired_queues_of_deleted_topics_are_removed(tmp_path: Path) -> N
         assert (await talk.ask(clean)).code == 0
         assert ours.topics() == ["GONE", "KEPT", "RECENT"]
         assert ours.delete_expired(forced=True) > 0
+        # The last unit of a topic that has messages is damaged: it points to a deleted one.
+        overwrite(tmp_path / queue_folder("RECENT", 0) / f"{0:020}", UNIT.size, bytes(8))
         talk.broker.topics.put([TopicConfig("KEPT")])
         assert (await talk.ask(clean)).code == 0
         assert ours.topics() == ["KEPT", "RECENT"]

@@ -178,10 +178,8 @@ class TopicGroupProcessor:
 
     def _is_expired(self, topic: str, queue_id: int) -> bool:
         """Whether the log no longer has any message of a queue."""
-        newest = self._store.queues.unit(
-            topic, queue_id, self._store.queues.max_offset(topic, queue_id) - 1
-        )
-        return newest is None or newest.physical_offset < self._store.log.min_offset
+        queues = self._store.queues
+        return queues.min_offset(topic, queue_id) >= queues.max_offset(topic, queue_id)
 
     def _all_topics(self, connection: Connection, request: RemotingCommand) -> Answer:
         content = self._topics.content()
