@@ -13,7 +13,7 @@ from firetrail.access.user_limits import TOO_FAST, UserLimits, user_limits
 from firetrail.auth.policies import User, UserType
 from firetrail.remoting.connections.connection import Connection
 from firetrail.remoting.connections.remoting_client import RemotingClient
-from firetrail.remoting.servers.server import RemotingServer
+from firetrail.remoting.servers.remoting_server import RemotingServer
 from firetrail.remoting.wire.codes import RequestCode, ResponseCode
 from firetrail.remoting.wire.command import RemotingCommand
 from firetrail.remoting.wire.frames import FrameReader, encode_frame

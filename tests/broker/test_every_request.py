@@ -34,7 +34,7 @@ from firetrail.remoting.messages.bodies import (
 from firetrail.remoting.messages.pop.pop_bodies import BatchAck, BatchAckBody, RequestModeBody
 from firetrail.remoting.messages.requests import REQUESTS
 from firetrail.remoting.messages.typed_header import _plan
-from firetrail.remoting.servers.server import RemotingServer
+from firetrail.remoting.servers.remoting_server import RemotingServer
 from firetrail.remoting.wire.codes import RequestCode
 from firetrail.remoting.wire.command import RemotingCommand
 from firetrail.store.store import Store

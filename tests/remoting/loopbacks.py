@@ -12,7 +12,7 @@ from firetrail.remoting.connections.connection import Connection
 from firetrail.remoting.connections.handlers import Handler
 from firetrail.remoting.connections.remoting_client import RemotingClient
 from firetrail.remoting.servers.client_limits import ServerLimits
-from firetrail.remoting.servers.server import RemotingServer, RequestAudit, RequestGuard
+from firetrail.remoting.servers.remoting_server import RemotingServer, RequestAudit, RequestGuard
 from firetrail.remoting.wire.codes import ResponseCode
 from firetrail.remoting.wire.command import RemotingCommand
 from firetrail.system import SYSTEM

@@ -14,7 +14,7 @@ from firetrail.remoting.connections.handlers import Handler
 from firetrail.remoting.connections.remoting_client import RemotingClient
 from firetrail.remoting.messages.bodies import KVTable
 from firetrail.remoting.servers.client_limits import ServerLimits
-from firetrail.remoting.servers.server import RemotingServer
+from firetrail.remoting.servers.remoting_server import RemotingServer
 from firetrail.remoting.wire.codes import RequestCode, ResponseCode
 from firetrail.remoting.wire.command import RemotingCommand
 from firetrail.replication.ha.ha_port import HAPort

@@ -44,7 +44,7 @@ from firetrail.remoting.connections.handlers import Answer, Handler
 from firetrail.remoting.servers.client_limits import ServerLimits
 from firetrail.remoting.servers.configured_limits import server_limits
 from firetrail.remoting.servers.exposure import check_exposure
-from firetrail.remoting.servers.server import RemotingServer
+from firetrail.remoting.servers.remoting_server import RemotingServer
 from firetrail.remoting.wire.command import RemotingCommand
 from firetrail.replication.group.group_status import GroupStatus
 from firetrail.replication.log.epochs import EpochFile

@@ -20,7 +20,7 @@ from firetrail.broker.broker_state import BrokerState
 from firetrail.broker.filter.consumer_filters import ConsumerFilters
 from firetrail.broker.filter.message_selector import MessageSelector
 from firetrail.broker.pop.ack_processor import AckProcessor
-from firetrail.broker.pop.ordered_pops import PopOrders
+from firetrail.broker.pop.ordered_pops import OrderedPops
 from firetrail.broker.pop.pop_checkpoints import PopCheckpoints
 from firetrail.broker.pop.pop_processor import PopProcessor
 from firetrail.broker.pop.revive import ReviveService
@@ -113,7 +113,7 @@ class Parts:
     schedule: ScheduleService
     transactions: Transactions
     checkpoints: PopCheckpoints
-    orders: PopOrders
+    orders: OrderedPops
     revive: ReviveService
     locks: RebalanceLockManager
     registration: RegistrationService
@@ -189,7 +189,7 @@ def build(
         timer.load(partial(java_timer.note_read, offsets))
     else:
         timer.load_copy()
-    orders = PopOrders(env.file(ORDERS), topics, groups, offsets, now_ms)
+    orders = OrderedPops(env.file(ORDERS), topics, groups, offsets, now_ms)
     if not is_slave:
         log_excess_positions(excess + orders.set_back(overshoot))
     registration = RegistrationService(

@@ -10,7 +10,7 @@ from firetrail.errors import ConfigError
 from firetrail.format.values.hosts import PORT_MAX, Host
 from firetrail.remoting.connections.access import Access
 from firetrail.remoting.connections.remoting_client import split_address
-from firetrail.remoting.servers.server import RemotingServer
+from firetrail.remoting.servers.remoting_server import RemotingServer
 from firetrail.replication.ha.ha_port import HAPort
 from firetrail.system import System
 from firetrail.tls.server_tls import ServerTls

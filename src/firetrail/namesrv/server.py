@@ -22,7 +22,7 @@ from firetrail.remoting.messages.bodies import MASTER_ID, TopicConfigTable
 from firetrail.remoting.servers.configured_limits import server_limits
 from firetrail.remoting.servers.costly_requests import CostlyRequests
 from firetrail.remoting.servers.exposure import check_exposure
-from firetrail.remoting.servers.server import RemotingServer
+from firetrail.remoting.servers.remoting_server import RemotingServer
 from firetrail.settings.file_changes import ConfEntries, FileChanges, changes_between
 from firetrail.system import SYSTEM, System
 from firetrail.tls.server_tls import ServerTls

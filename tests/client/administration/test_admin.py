@@ -47,7 +47,7 @@ from firetrail.remoting.messages.bodies import (
 )
 from firetrail.remoting.messages.headers import OffsetResponse
 from firetrail.remoting.messages.typed_body import Body
-from firetrail.remoting.servers.server import RemotingServer
+from firetrail.remoting.servers.remoting_server import RemotingServer
 from firetrail.remoting.wire.codes import Permission, RequestCode, ResponseCode
 from firetrail.remoting.wire.command import RemotingCommand
 from firetrail.system import SYSTEM

@@ -29,7 +29,7 @@ from firetrail.namesrv.server import NameServer
 from firetrail.remoting.connections.connection import Connection
 from firetrail.remoting.messages.bodies import TopicConfig, TopicConfigTable
 from firetrail.remoting.messages.headers import SendResponse
-from firetrail.remoting.servers.server import RemotingServer
+from firetrail.remoting.servers.remoting_server import RemotingServer
 from firetrail.remoting.wire.codes import RequestCode
 from firetrail.remoting.wire.command import RemotingCommand
 from firetrail.store.reads.queue_lookups import QueueLookups

@@ -36,7 +36,7 @@ from firetrail.remoting.connections.connection import Connection
 from firetrail.remoting.connections.handlers import Handler
 from firetrail.remoting.messages.bodies import TopicConfig, TopicConfigTable
 from firetrail.remoting.messages.headers import SendResponse
-from firetrail.remoting.servers.server import RemotingServer
+from firetrail.remoting.servers.remoting_server import RemotingServer
 from firetrail.remoting.wire.codes import RequestCode, ResponseCode
 from firetrail.remoting.wire.command import RemotingCommand
 from firetrail.system import SYSTEM

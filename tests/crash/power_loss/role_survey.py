@@ -31,7 +31,7 @@ from firetrail.broker.roles.promotion import Promotion
 from firetrail.format.values.hosts import Host
 from firetrail.format.values.ids import decode_message_id
 from firetrail.remoting.connections.remoting_client import RemotingClient
-from firetrail.remoting.servers.server import RemotingServer
+from firetrail.remoting.servers.remoting_server import RemotingServer
 from firetrail.remoting.wire.codes import RequestCode
 from firetrail.remoting.wire.command import RemotingCommand
 from firetrail.replication.replica.follower import Follower

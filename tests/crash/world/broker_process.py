@@ -17,7 +17,7 @@ from firetrail.format.values.delay import DelayLevels
 from firetrail.remoting.connections.connection import Connection
 from firetrail.remoting.connections.handlers import answer_to, outcome_of
 from firetrail.remoting.connections.remoting_client import RemotingClient
-from firetrail.remoting.servers.server import RemotingServer
+from firetrail.remoting.servers.remoting_server import RemotingServer
 from firetrail.remoting.wire.command import RemotingCommand
 from firetrail.system import System
 

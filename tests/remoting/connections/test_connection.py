@@ -26,7 +26,7 @@ from firetrail.remoting.connections.connection import Connection
 from firetrail.remoting.connections.handlers import Handler
 from firetrail.remoting.connections.remoting_client import RemotingClient
 from firetrail.remoting.servers.client_limits import ServerLimits
-from firetrail.remoting.servers.server import BUSY, RemotingServer
+from firetrail.remoting.servers.remoting_server import BUSY, RemotingServer
 from firetrail.remoting.wire.codes import CommandFlag, RequestCode, ResponseCode, Serialize
 from firetrail.remoting.wire.command import RemotingCommand
 from firetrail.remoting.wire.frames import FrameLimits, FrameReader, encode_frame
@@ -315,7 +315,7 @@ class TestLimits:
             most, done = max(most, connection.backlog.requests), done + 1
 
         monkeypatch.setitem(HANDLERS, NOTE, note)
-        monkeypatch.setattr("firetrail.remoting.servers.server.QUEUED_MAX", 100)
+        monkeypatch.setattr("firetrail.remoting.servers.remoting_server.QUEUED_MAX", 100)
         async with serving() as loopback:
             flood = b"".join(encode_frame(RemotingCommand(NOTE, flag=CommandFlag.ONE_WAY))) * 60_000
             async with loopback.raw() as (_, writer):
@@ -334,8 +334,8 @@ class TestLimits:
             most, done = max(most, connection.backlog.bytes), done + 1
 
         monkeypatch.setitem(HANDLERS, NOTE, note)
-        monkeypatch.setattr("firetrail.remoting.servers.server._SLICE", 1)
-        monkeypatch.setattr("firetrail.remoting.servers.server.UNHANDLED_MAX", 150_000)
+        monkeypatch.setattr("firetrail.remoting.servers.remoting_server._SLICE", 1)
+        monkeypatch.setattr("firetrail.remoting.servers.remoting_server.UNHANDLED_MAX", 150_000)
         async with serving() as loopback:
             command = RemotingCommand(NOTE, {"a": "x" * 60_000}, flag=CommandFlag.ONE_WAY)
             async with loopback.raw() as (_, writer):

@@ -15,7 +15,7 @@ from firetrail.remoting.servers import costly_requests
 from firetrail.remoting.servers.addresses import AddressShare
 from firetrail.remoting.servers.client_limits import COSTLY_BURST_S, COSTLY_WAIT_S, ServerLimits
 from firetrail.remoting.servers.costly_requests import IDLE_S, CostlyRequests
-from firetrail.remoting.servers.server import RemotingServer
+from firetrail.remoting.servers.remoting_server import RemotingServer
 from firetrail.remoting.wire.codes import RequestCode, ResponseCode
 from firetrail.remoting.wire.command import RemotingCommand
 from firetrail.remoting.wire.frames import FrameReader, encode_frame

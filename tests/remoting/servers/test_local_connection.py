@@ -11,7 +11,7 @@ from firetrail.remoting.connections.connection import Connection
 from firetrail.remoting.connections.handlers import Handler
 from firetrail.remoting.servers.client_limits import ServerLimits
 from firetrail.remoting.servers.local_connection import LocalConnection
-from firetrail.remoting.servers.server import RemotingServer
+from firetrail.remoting.servers.remoting_server import RemotingServer
 from firetrail.remoting.wire.codes import ResponseCode
 from firetrail.remoting.wire.command import RemotingCommand
 from firetrail.system import SYSTEM

@@ -13,7 +13,7 @@ from firetrail.pace.limited_log import BURST
 from firetrail.remoting.connections.connection import COUNTED_MIN, Connection
 from firetrail.remoting.connections.output_queue import PORTION
 from firetrail.remoting.servers.client_limits import ServerLimits
-from firetrail.remoting.servers.server import _TOO_FAST
+from firetrail.remoting.servers.remoting_server import _TOO_FAST
 from firetrail.remoting.wire.codes import CommandFlag, RequestCode
 from firetrail.remoting.wire.command import RemotingCommand
 from firetrail.remoting.wire.frames import FrameReader, encode_frame

@@ -24,7 +24,7 @@ from firetrail.remoting.connections.access import Access
 from firetrail.remoting.connections.connection import Connection
 from firetrail.remoting.connections.remoting_client import RemotingClient
 from firetrail.remoting.servers import acceptor
-from firetrail.remoting.servers.server import RemotingServer
+from firetrail.remoting.servers.remoting_server import RemotingServer
 from firetrail.remoting.wire.command import RemotingCommand
 from firetrail.remoting.wire.frames import FrameReader, encode_frame
 from firetrail.system import SYSTEM

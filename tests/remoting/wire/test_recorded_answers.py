@@ -7,7 +7,7 @@ import pytest
 from tests.remoting.loopbacks import ECHO, FAIL, SLOW, serving
 
 from firetrail.remoting.connections.connection import Connection
-from firetrail.remoting.servers import server
+from firetrail.remoting.servers import remoting_server as server
 from firetrail.remoting.wire.command import RemotingCommand
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from firetrail.broker.broker_state import BrokerState
-from firetrail.broker.pop.ordered_pops import PopOrders
+from firetrail.broker.pop.ordered_pops import OrderedPops
 from firetrail.broker.pop.pop_checkpoints import (
     Key,
     PopCheckpoint,
@@ -62,7 +62,9 @@ class AckProcessor:
     any effect, as in RocketMQ.
     """
 
-    def __init__(self, state: BrokerState, checkpoints: PopCheckpoints, orders: PopOrders) -> None:
+    def __init__(
+        self, state: BrokerState, checkpoints: PopCheckpoints, orders: OrderedPops
+    ) -> None:
         self._store = state.store
         self._topics = state.topics
         self._checkpoints = checkpoints

@@ -65,7 +65,7 @@ class OrderedPop:
             self.visible = {offset: until - late for offset, until in self.visible.items()}
 
 
-class PopOrders:
+class OrderedPops:
     """The last pop of each group and queue."""
 
     def __init__(

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from firetrail.broker.broker_state import BrokerState
 from firetrail.broker.filter.message_selector import ALL, MessageFilter
-from firetrail.broker.pop.ordered_pops import OrderedPop, PopOrders
+from firetrail.broker.pop.ordered_pops import OrderedPop, OrderedPops
 from firetrail.broker.pop.pop_checkpoints import (
     Pending,
     PopCheckpoint,
@@ -123,7 +123,7 @@ class PopProcessor:
         self,
         state: BrokerState,
         checkpoints: PopCheckpoints,
-        orders: PopOrders,
+        orders: OrderedPops,
         checks: ConsumerChecks,
     ) -> None:
         self._checks = checks

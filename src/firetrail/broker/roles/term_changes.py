@@ -18,7 +18,7 @@ from firetrail.broker.term import Term, TermPlan
 from firetrail.errors import DiskFullError, ReplicationError
 from firetrail.remoting.connections.handlers import Handler
 from firetrail.remoting.messages.requests import REFUSED_BY_SLAVES
-from firetrail.remoting.servers.server import RemotingServer
+from firetrail.remoting.servers.remoting_server import RemotingServer
 from firetrail.remoting.wire.codes import RequestCode
 from firetrail.replication.replica.master_check import MasterAddress
 from firetrail.store.admission.gate import Closure
