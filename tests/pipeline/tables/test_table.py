@@ -25,6 +25,7 @@ from firetrail.format.layout import COMPRESSED
 from firetrail.pipeline.jobs.archive.archive_job import archive
 from firetrail.pipeline.lakes.location import open_folder
 from firetrail.pipeline.tables import table_job
+from firetrail.pipeline.tables.publication import Publication
 
 
 @pytest.fixture
@@ -245,6 +246,12 @@ class TestRefusals:
         with pytest.raises(LakeError, match="no manifest of a table"):
             table(root, to)
         assert files_of(to) == ["notes.txt"]
+
+    def test_a_url_as_the_table(self) -> None:
+        with pytest.raises(
+            LakeError, match=r"^s3://bucket/x: a table needs a local or mounted folder"
+        ):
+            Publication("s3://user:secret@bucket/x")
 
     def test_an_archive_as_the_table(self, spark: SparkSession, root: Path, to: Path) -> None:
         put(root, {"id": 0})

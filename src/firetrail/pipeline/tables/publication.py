@@ -42,9 +42,18 @@ class Publication:
 
     Args:
         place: The folder of the table.
+
+    Raises:
+        LakeError: It is a URL.
     """
 
     def __init__(self, place: str) -> None:
+        if "://" in place:
+            scheme, _, rest = place.partition("://")
+            raise LakeError(
+                f"{scheme}://{rest.rpartition('@')[2]}: a table needs a local or mounted folder, "
+                "because a lock keeps its jobs apart; choose such a folder"
+            )
         self.lake = open_folder(place.rstrip("/") or place)
         self.lakes = {MAIN: self.lake, REJECTED: open_folder(self.lake.place + REJECTED_SUFFIX)}
         self._manifest: TableManifest | None = None

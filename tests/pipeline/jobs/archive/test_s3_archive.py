@@ -27,6 +27,7 @@ from firetrail.pipeline.jobs.archive.archive_job import ArchiveResult, archive
 from firetrail.pipeline.jobs.archive.lake import Lake
 from firetrail.pipeline.jobs.archive.lake_reader import archived_files
 from firetrail.pipeline.jobs.restore import restore
+from firetrail.pipeline.tables.table_job import table
 
 Put = Callable[..., None]
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
@@ -251,6 +252,15 @@ def test_a_late_job_does_not_repeat_a_commit_to_delta(
     monkeypatch.setattr(DeltaFiles, "_write", late)
     archive(ALONE, root, lake, format="delta")
     assert in_delta(lake) == offsets(root)
+
+
+def test_an_archive_is_the_source_of_a_table(
+    root: Path, lake: str, put: Put, alone: None, tmp_path: Path
+) -> None:
+    put(9)
+    archive(ALONE, root, lake)
+    done = table(ALONE, lake, "orders", tmp_path / "orders", decoder="text")
+    assert (done.messages, done.rows) == (3, 3)
 
 
 def test_on_spark(
