@@ -70,6 +70,8 @@ FIGURES_OF_SPEECH = {
 }
 # A default that the reader has to work out.
 UNNAMED_DEFAULT = re.compile(r"Default:\s+(?:it|they|this|that is|nothing|nobody|everybody)\b")
+# Words for which the style guide has better ones.
+AVOIDED = re.compile(r"\b(?:whoever|anew|so many|any more)\b")
 # The folders of one machine.
 MACHINE_PATH = re.compile(r"(?<![\w.~/})-])/(?:work|root|home|Users)(?=/|\b)")
 
@@ -203,6 +205,11 @@ def test_defaults_in_docstrings_are_values() -> None:
     sources = {name: text for name, text in modules().items() if name.startswith("src/")}
     found = [name for name, text in sources.items() if UNNAMED_DEFAULT.search(text)]
     assert not found, "say the value: 'Default: False.', not 'Default: it is not.'"
+
+
+def test_the_package_avoids_words_of_the_style_guide() -> None:
+    found = [place for place in matches(AVOIDED) if place.startswith("src/")]
+    assert not found, "name the subject, and write 'no longer' instead of 'not any more'"
 
 
 def test_text_files_are_tidy() -> None:

@@ -120,7 +120,7 @@ class Engine:
         self.system = system
         self.failure: BaseException | None = None
         self.is_closed = False
-        """Whether :meth:`stop` has ended; nothing can be read any more."""
+        """Whether :meth:`stop` has ended; reads are no longer possible."""
         self._stopped = False
         self._is_forked_copy = False  # whether the process that forked this one owns the store
         with ExitStack() as resources:  # closed here if the store cannot be opened

@@ -72,7 +72,7 @@ async def test_a_reply_needs_the_reply_topic_whatever_topic_it_names() -> None:
             assert "Topic:DefaultCluster_REPLY_TOPIC" in (refused.remark or "")
         await secure.grant(acl("alice", "Topic:DefaultCluster_REPLY_TOPIC Pub"))
         answer = await secure.ask(RequestCode.SEND_REPLY_MESSAGE_V2, v2, by="alice")
-        assert answer.remark == "the producer p1 that sent the request is not connected any more"
+        assert answer.remark == "the producer p1 that sent the request is no longer connected"
 
 
 async def test_messages_are_not_consumed_directly_from_another_topic() -> None:

@@ -63,7 +63,7 @@ class ReplyProcessor:
             return client
         raise RequestError(
             ResponseCode.SYSTEM_ERROR,
-            f"the producer {client_id:.255} that sent the request is not connected any more",
+            f"the producer {client_id:.255} that sent the request is no longer connected",
         )
 
     async def _push(

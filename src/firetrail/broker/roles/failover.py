@@ -142,7 +142,7 @@ class Failover:
     def __init__(
         self, keeper: LeaseKeeper, broker: Switchable, master_role: BrokerRole, config: BrokerConfig
     ) -> None:
-        """Prepare.
+        """Initialize.
 
         Args:
             keeper: Keeps the lease.

@@ -51,7 +51,7 @@ class ReplicasManager:
     def __init__(
         self, broker: ManagedBroker, system: System, folder: Path, role: BrokerRole
     ) -> None:
-        """Prepare.
+        """Initialize.
 
         Args:
             broker: The broker.

@@ -76,12 +76,12 @@ class Terms:
         drain: Callable[[], Awaitable[None]],
         server: RemotingServer,
     ) -> None:
-        """Prepare.
+        """Initialize.
 
         Args:
             handlers: The handlers of the broker, which are replaced with each term.
             lasting: Those that also answer between two terms.
-            drain: Waits until no request is handled any more.
+            drain: Waits until all requests in progress are finished.
             server: Calls the handlers.
         """
         self._handlers = handlers

@@ -125,7 +125,7 @@ class Traffic:
                 size = self._store.queues.stored_bytes(topic, queue_id, first, end)
                 self._count_put(topic, end - first, size)
             for topic, messages in deleted.items():
-                self._count_put(topic, messages, 0)  # their size is not known any more
+                self._count_put(topic, messages, 0)  # their size is no longer known
 
     def _count_put(self, topic: str, messages: int, size: int) -> None:
         self.put.add(messages, size)

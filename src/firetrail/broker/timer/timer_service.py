@@ -390,7 +390,7 @@ class TimerService:
             if self.read_ms >= end_ms or slot is None:
                 return self.read_ms < end_ms
             self._slot = DueSlot(self._files.log, self.read_ms, slot)
-            self.read_ms += self._precision_ms  # no record may be added to the slot any more
+            self.read_ms += self._precision_ms  # no more records may be added to the slot
         if not self._slot.gather(GATHER_SIZE):
             return True
         if self._slot.is_broken:

@@ -20,7 +20,7 @@ from firetrail.system import SYSTEM
 
 DESCRIPTION = """\
 Replace a damaged member of a cluster that 'firetrail cluster up' runs: stop it, wait until the
-group does not count on it any more, move its store aside, and let it copy everything from the
+group no longer counts on it, move its store aside, and let it copy everything from the
 master. The other members continue meanwhile.
 
 If the command is interrupted, run it again. The member is started all the same.

@@ -16,7 +16,7 @@ from firetrail.system import SYSTEM
 DESCRIPTION = """\
 Replace the store of a member of a group with automatic failover, because it is damaged, lost, or
 lacks what the master has deleted. Run this on the machine of the member, after its broker was
-stopped: the command waits until the group does not count on the member any more, moves its store
+stopped: the command waits until the group no longer counts on the member, moves its store
 aside, and lets the group accept an empty store with the same number. Start the broker afterwards;
 it copies everything from the master.
 

@@ -119,7 +119,7 @@ class Publication:
         return self._complete(pending)
 
     def maintain(self, keep_hours: int | None) -> None:
-        """Merge small files and remove replaced ones, after every so many commits."""
+        """Merge small files and remove replaced ones, after a number of commits."""
         manifest = self._manifest
         if manifest is None:
             return

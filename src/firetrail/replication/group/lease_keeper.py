@@ -165,7 +165,7 @@ class LeaseKeeper:
             self._coordinator.resign()
 
     def retire(self) -> None:
-        """Do not campaign any more, because the broker is about to stop."""
+        """Stop campaigning, because the broker is about to stop."""
         self._is_retired = True
 
     def nominate(self, member: int) -> None:

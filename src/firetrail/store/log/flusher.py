@@ -80,7 +80,7 @@ class LoopWaiter(Waiter):
         """Notify several callers in a loop with one call."""
         is_inside = get_ident() == waiters[0]._thread
         call = loop.call_soon if is_inside else loop.call_soon_threadsafe
-        with suppress(RuntimeError):  # the loop is closed, so nobody waits in it any more
+        with suppress(RuntimeError):  # the loop is closed, so no caller waits in it
             call(_resolve, waiters, durable)
 
 
@@ -193,7 +193,7 @@ class LogFlusher:
         threads = log.queue.system.threads
         self._wake = Signal(threads)
         self._stopping = False
-        self._ended = False  # whether nothing will be synced any more
+        self._ended = False  # whether no more syncs will follow
         self._awake = False  # whether the thread will check the waiters again without a wake-up
         self._last_thorough = 0.0
         self._last_commit = 0.0

@@ -144,7 +144,7 @@ class HandOver:
 
     @property
     def _gone(self) -> str:
-        return f"the master at {self._master} does not run any more"
+        return f"the master at {self._master} no longer runs"
 
     def _why_not_received(self, end: int, losing: asyncio.Future[str]) -> str:
         own_end = self._broker.broker_store.log.max_offset

@@ -8,7 +8,7 @@ Plain Parquet files have no other commit than their names, so a job that finds a
 names the remaining files and publishes it.
 
 Where jobs are kept apart by conditional writes, the manifest is published first and decides which
-job goes on. The table follows: whoever finds that it lacks files of the manifest commits them.
+job goes on. The table follows: a run that finds it without files of the manifest commits them.
 """
 
 import json

@@ -255,7 +255,7 @@ class Renewals:
         if invalid or message.failures >= FAILURES_MAX:
             if not invalid:
                 _log.warning(
-                    "a message of topic %s for group %s is not renewed any more: %r",
+                    "a message of topic %s for group %s is no longer renewed: %r",
                     message.topic,
                     message.group,
                     error,
