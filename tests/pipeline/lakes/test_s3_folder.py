@@ -235,7 +235,6 @@ class TestErrors:
 
     def test_nothing_listens(self, folder: S3Folder, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{free_port()}")
-        monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
         monkeypatch.setattr("firetrail.pipeline.lakes.s3_client.ATTEMPTS", 1)
         found = opened(folder.place)
         with pytest.raises(LakeError, match=r"cannot reach the object store at 127.0.0.1:\d+; ch"):
@@ -262,6 +261,22 @@ class TestErrors:
     def test_a_url_without_a_bucket(self, bucket: str) -> None:
         with pytest.raises(LakeError, match="names no bucket"):
             opened("s3:///lake")
+
+
+def test_buckets_of_one_account_may_be_in_different_regions(
+    bucket: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Amazon answers where a bucket is; other stores have one region."""
+
+    def head_bucket(Bucket: str) -> dict[str, str]:
+        return {"BucketRegion": {"one": "eu-central-1", "two": "us-west-2"}[Bucket]}
+
+    connection = opened(f"s3://{bucket}/x")._connection
+    assert connection.storage_options(bucket)["AWS_REGION"] == "eu-west-1"
+    monkeypatch.setattr(connection, "_is_aws", True)
+    monkeypatch.setattr(connection.client, "head_bucket", head_bucket)
+    found = [connection.filesystem(name).region for name in ("one", "two", "one")]
+    assert found == ["eu-central-1", "us-west-2", "eu-central-1"]
 
 
 def shows_no_secret(error: FiretrailError) -> bool:

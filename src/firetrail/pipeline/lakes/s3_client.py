@@ -51,7 +51,8 @@ class S3Connection:
             ),
         )
         self._credentials = session.get_credentials()
-        self._system: tuple[Any, filesystems.FileSystem] | None = None
+        self._systems: dict[str, tuple[Any, filesystems.FileSystem]] = {}
+        self._regions: dict[str, str] = {}
         endpoint = urlsplit(self.client.meta.endpoint_url)
         self.endpoint = endpoint.netloc.rpartition("@")[2]
         self._scheme = endpoint.scheme
@@ -60,7 +61,8 @@ class S3Connection:
     def filesystem(self, bucket: str) -> filesystems.FileSystem:
         """Return Arrow's file system, with credentials that are valid now."""
         keys = self._keys()
-        if self._system is None or self._system[0] != keys:
+        known = self._systems.get(bucket)
+        if known is None or known[0] != keys:
             options = {} if self._is_aws else {"endpoint_override": self.endpoint}
             system = filesystems.S3FileSystem(
                 access_key=keys.access_key,
@@ -73,8 +75,8 @@ class S3Connection:
                 retry_strategy=filesystems.AwsStandardS3RetryStrategy(max_attempts=ATTEMPTS),
                 **options,
             )
-            self._system = keys, system
-        return self._system[1]
+            known = self._systems[bucket] = keys, system
+        return known[1]
 
     def storage_options(self, bucket: str) -> dict[str, str]:
         """Return the same as options of delta-rs."""
@@ -99,12 +101,14 @@ class S3Connection:
 
     def _region(self, bucket: str) -> str:
         """Return the region of the bucket; botocore finds it by itself, the others do not."""
-        if self._is_aws and self.client.meta.region_name in (None, "aws-global", "us-east-1"):
-            answer = self.client.head_bucket(Bucket=bucket)
-            found: str | None = answer.get("BucketRegion")
-            if found:
-                return found
-        return self.client.meta.region_name or "us-east-1"
+        region = self._regions.get(bucket)
+        if region is None:
+            found: str | None = None
+            if self._is_aws:
+                found = self.client.head_bucket(Bucket=bucket).get("BucketRegion")
+            region = found or self.client.meta.region_name or "us-east-1"
+            self._regions[bucket] = region
+        return region
 
     @contextmanager
     def naming(self, place: str, bucket: str) -> Iterator[None]:
