@@ -51,8 +51,8 @@ def add(subparsers: Subparsers) -> None:
     parser.add_argument(
         "--decoder",
         metavar="FORMAT",
-        help="format of the bodies: json, text, csv, canal, maxwell or debezium (default: that of "
-        "the table, json for a new one)",
+        help="format of the bodies: json, text, csv, avro, protobuf, canal, maxwell or debezium "
+        "(default: that of the table, json for a new one)",
     )
     parser.add_argument(
         "--option",
