@@ -194,6 +194,22 @@ def test_bodies_of_several_schemas_share_a_table() -> None:
     }
 
 
+def test_nested_types_of_several_schemas_are_merged(tmp_path: Path) -> None:
+    day, price = logical("int", "date"), logical("bytes", "decimal", precision=9, scale=2)
+    fields = [("d", day, date(2024, 2, 29)), ("x", "double", 0.5), ("p", price, Decimal("1.50"))]
+    inner = {
+        **{"type": "record", "name": "Inner"},
+        "fields": [{"name": name, "type": kind} for name, kind, _ in fields],
+    }
+    schema = record({"type": "array", "items": {"type": "map", "values": ["null", inner]}})
+    value = {"c": [{"k": {name: each for name, _, each in fields}, "n": None}]}
+    known = "C array<map<string, struct<n: int, D: timestamp, x: double, p: decimal(20,4)>>>"
+    decoded = decode(spec_of(schema, tmp_path), datum(schema, value), known=known)
+    assert not decoded.rejects and decoded.parts[0].schema.ddl == known
+    member = {"n": None, "D": datetime(2024, 2, 29, tzinfo=UTC), "x": 0.5, "p": Decimal("1.50")}
+    assert decoded.parts[0].rows["C"].to_pylist() == [[[("k", member), ("n", None)]]]
+
+
 def test_schemas_that_refer_to_others() -> None:
     inner = {"type": "record", "name": "shop.Item", "fields": [{"name": "n", "type": "int"}]}
     outer = record("shop.Item")

@@ -8,8 +8,7 @@ changed, the row with the old key is deleted, and one with the new key follows.
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta, tzinfo
-from decimal import Decimal
+from datetime import tzinfo
 from fnmatch import fnmatchcase
 from typing import Any, TypeAlias
 
@@ -35,19 +34,12 @@ from firetrail.pipeline.decoding.json_values import (
 )
 from firetrail.pipeline.decoding.shape import Shape
 from firetrail.pipeline.decoding.table_schema import EMPTY, TableSchema
-from firetrail.pipeline.decoding.text_values import (
-    Converter,
-    Misfit,
-    exact_decimal,
-    local_instant,
-    shown,
-)
+from firetrail.pipeline.decoding.text_values import Converter, Misfit, shown
+from firetrail.pipeline.decoding.widened_values import widening
 
 ChangeRow: TypeAlias = dict[str, Any]
 Schemas: TypeAlias = TableSchema | Mapping[TableName, TableSchema]
 """The known columns: one schema for all tables, or one for each table that is known."""
-_DAY_US = 86_400_000_000
-_EPOCH = datetime(1970, 1, 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -317,23 +309,7 @@ def fitted(reader: ColumnReader, kind: pa.DataType, untyped: Converter, zone: tz
     read, declared = reader.read, reader.kind
     if declared == kind:
         return read
-    if wider(kind, declared) != kind or pa.types.is_nested(kind):
+    if wider(kind, declared) != kind:
         return untyped
-    if declared == pa.date32():
-        shift = kind == INSTANT
-        return lambda value: _midnight(read(value), zone if shift else None)
-    if pa.types.is_decimal(kind):
-        return lambda value: _to_decimal(read(value), kind)
-    return read
-
-
-def _midnight(day: int | None, zone: tzinfo | None) -> int | None:
-    if day is None:
-        return None
-    if zone is None:
-        return day * _DAY_US
-    return local_instant(_EPOCH + timedelta(days=day), zone)
-
-
-def _to_decimal(value: Any, kind: pa.DataType) -> Decimal | None:
-    return None if value is None else exact_decimal(value, kind)
+    widen = widening(declared, kind, zone)
+    return lambda value: widen(read(value))
