@@ -274,7 +274,7 @@ async def receive_a_reply(scene: Disjoint) -> None:
     assert (await scene.beat("eve", "c1", client=eve, producer="PE")).code == 16
     properties = "CORRELATION_ID\x0142\x02REPLY_TO_CLIENT\x01c1\x02MSG_TYPE\x01reply\x02"
     refused = await reply(scene, properties)
-    assert "not connected any more" in (refused.remark or "")
+    assert "no longer connected" in (refused.remark or "")
     alice = scene.connect(receiver("alice"))
     assert (await scene.beat("alice", "c1", client=alice, producer="PA")).code == 0
     assert (await reply(scene, properties)).code == 0
