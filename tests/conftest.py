@@ -78,10 +78,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item._id = type(item._id).parse(f"{item.nodeid}@{group.args[0]}")
 
 
-def pytest_collection_finish() -> None:
-    """Leave the modules and items of all tests out of every later collection of garbage."""
-    gc.collect()
-    gc.freeze()
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Leave the modules and items of all tests out of every collection of garbage."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.collect()
+        gc.freeze()
+        gc.enable()
 
 
 def _is_shuffled(config: pytest.Config) -> bool:
