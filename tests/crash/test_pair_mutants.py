@@ -175,9 +175,10 @@ def queues_not_withheld(patch: pytest.MonkeyPatch) -> None:
 
 
 def keys_of_the_tail_found(patch: pytest.MonkeyPatch) -> None:
-    def answers(self: Reader, question: KeyQuestion, offsets: list[int]) -> list[memoryview]:
-        self._shown = lambda: OFFSET_MAX
-        return original(self, question, offsets)
+    def answers(
+        self: Reader, question: KeyQuestion, offsets: list[int], shown: int
+    ) -> list[memoryview]:
+        return original(self, question, offsets, OFFSET_MAX)
 
     original = Reader._answers
     patch.setattr(Reader, "_answers", answers)

@@ -208,12 +208,15 @@ class CheckedReads:
         begin: int = 0,
         end: int = TIME_MAX,
         max_count: int | None = None,
+        *,
+        hidden: bool = False,
     ) -> QueryResult:
         """Query the present index; return stored bytes and the position of the index.
 
-        Damaged messages are left out, and noted.
+        Damaged messages are left out, and noted. Messages that consumers do not see yet are left
+        out unless ``hidden`` is set.
         """
-        found = self._engine.reader.query(topic, key, begin, end, max_count)
+        found = self._engine.reader.query(topic, key, begin, end, max_count, hidden=hidden)
         good = []
         for record in found.buffers:
             with suppress(StoreDamagedError):

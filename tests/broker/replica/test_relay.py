@@ -70,6 +70,17 @@ async def test_a_request_is_passed_on_once(tmp_path: Path) -> None:
         assert (answer.code, answer.remark) == (ResponseCode.SYSTEM_BUSY, NO_MASTER)
 
 
+async def test_a_slave_does_not_answer_a_query_that_was_passed_on_to_it(tmp_path: Path) -> None:
+    """The master may have a newer offset."""
+    async with broker_group(tmp_path, members=2) as group:
+        header = ConsumerOffsetHeader("CG", "T1", 0)
+        command = RemotingCommand(
+            RequestCode.QUERY_CONSUMER_OFFSET, header.encode(), remark=RELAYED
+        )
+        answer = await group.client.request(group.members[2].address, command)
+        assert (answer.code, answer.remark) == (ResponseCode.SYSTEM_BUSY, NO_MASTER)
+
+
 async def test_a_commit_is_refused_while_a_group_has_no_master(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -67,3 +67,18 @@ async def test_a_message_of_another_topic_is_no_copy(tmp_path: Path) -> None:
     bench.pass_time(12_000, 500)
     assert bench.bodies == [b"a"]
     await bench.close()
+
+
+async def test_a_copy_that_consumers_do_not_see_yet_is_not_repeated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A new master does not know yet that replicas have the last messages of the former one."""
+    bench = Bench(tmp_path)
+    bench.send(b"a", 1_000)
+    bench.run()
+    waiting = bench.waiting[0]
+    bench.pass_time(3_000, 500)
+    assert bench.store.embedded.wait_dispatched()
+    monkeypatch.setattr(bench.store._engine.reader, "_shown", lambda: 0)
+    assert bench.timer._delivery.has_copy(waiting, "T")
+    await bench.close()

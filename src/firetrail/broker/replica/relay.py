@@ -118,6 +118,8 @@ class Relay:
         passing = self._passing(lambda connection, request: not_master(request))
 
         def handle(connection: Connection, request: RemotingCommand) -> Answer:
+            if request.remark == RELAYED:  # the other slave takes this one for the master
+                return not_master(request)
             handler = passing if self._may_pass(request) else query
             return handler(connection, request)
 

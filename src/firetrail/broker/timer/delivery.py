@@ -160,7 +160,9 @@ class TimerDelivery:
             return False
         marks = [get_property(record.raw_properties, name) for name in _COPIED]
         begin = record.store_time - CLOCK_MS
-        found = self._store.reads.query_buffers(topic, key, begin, max_count=CHECKED_COPIES_MAX)
+        found = self._store.reads.query_buffers(
+            topic, key, begin, max_count=CHECKED_COPIES_MAX, hidden=True
+        )
         for buffer in found.buffers:
             try:
                 copy = decode_message(buffer)

@@ -372,11 +372,14 @@ class Reader:
         begin: int = 0,
         end: int = TIME_MAX,
         max_count: int | None = None,
+        *,
+        hidden: bool = False,
     ) -> QueryResult:
         """Return messages of ``topic`` with this key or unique key, stored in ``begin..end`` (ms).
 
         The index contains only hashes, so every message is compared with the key. Among more than
         ``CANDIDATES_MAX`` messages with the same hash and other keys, older ones are not found.
+        Messages that consumers do not see yet are found only with ``hidden``.
         """
         index = self._index
         if index is None:
@@ -388,15 +391,14 @@ class Reader:
         question = KeyQuestion(topic, key, begin, end)
         while True:
             offsets = index.query(question, limit)
-            found = self._answers(question, offsets)
+            found = self._answers(question, offsets, OFFSET_MAX if hidden else self._shown())
             if len(found) >= wanted or len(offsets) < limit or limit >= CANDIDATES_MAX:
                 return QueryResult(found[:wanted], *index.end)
             limit = min(limit * 4, CANDIDATES_MAX)
 
-    def _answers(self, question: KeyQuestion, offsets: list[int]) -> list[memoryview]:
-        """Return the records at these offsets that match the question."""
+    def _answers(self, question: KeyQuestion, offsets: list[int], shown: int) -> list[memoryview]:
+        """Return the records at these offsets, and before ``shown``, that match the question."""
         found = []
-        shown = self._shown()
         # The index may contain an entry twice: 4.9 indexes some messages again after a crash.
         for offset in offsets if len(offsets) == 1 else dict.fromkeys(offsets):
             segment = self._log.find(offset)
