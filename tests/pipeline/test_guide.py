@@ -56,7 +56,8 @@ def test_every_page_that_uses_spark_is_run() -> None:
 def test_the_guide_covers_names_columns_options_and_jobs() -> None:
     text = guide()
     words = [*firetrail.pipeline.__all__, *NAMES, *(option.name for option in OPTIONS)]
-    jobs = [f"`{path.stem.removeprefix('pipeline_')} " for path in commands()]
+    names = [path.stem.removeprefix("pipeline_").replace("_", "-") for path in commands()]
+    jobs = [f"`{name} " for name in names]
     assert not [word for word in words if word not in text]
     assert not [job for job in jobs if job not in text]
 

@@ -123,3 +123,26 @@ def test_a_followed_topic_until_sigterm(root: Path, to: Path) -> None:
         process.communicate()
     assert process.returncode == 143
     assert ids(to) == list(range(5))
+
+
+def test_status_and_verification(root: Path, to: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    put(root, {"id": 1}, {"id": 2}, b"{broken")
+    table(root, to, upsert="id")
+    assert main(["pipeline", "table-status", str(to)]) == 0
+    shown = capsys.readouterr().out.splitlines()
+    assert shown[0] == f"{to}: topic orders, json, key id"
+    assert shown[1].startswith("2 rows of 3 messages, 1 rejected, 0 skipped; 2 files of ")
+    assert shown[3].split()[:3] == ["data", "3", "0"]
+    assert shown[3].endswith("0:2 1:1")
+    assert main(["pipeline", "table-status", str(to), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["brokers"][0]["offsets"] == {"0": 2, "1": 1}
+    verify = ["pipeline", "table-verify", str(root), "--to", str(to)]
+    assert main(verify) == 0
+    assert "ok: 3 messages, 2 rows, 1 rejected; 0 missing" in capsys.readouterr().out
+    DeltaTable(str(to)).delete("id = 1")
+    assert main([*verify, "--json"]) == 1
+    assert json.loads(capsys.readouterr().out)["missing"] == 1
+    assert main(verify) == 1
+    assert capsys.readouterr().out.startswith("missing: queue 0 of data, offset 0\n")
+    assert main(["pipeline", "table-status", str(root)]) == 2

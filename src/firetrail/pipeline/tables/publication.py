@@ -60,7 +60,7 @@ class Publication:
 
     def check_folder(self) -> None:
         """Raise LakeError if the folder has neither a table of this job nor nothing."""
-        if self._decoded() is not None:
+        if self.manifest() is not None:
             return
         for lake in self.lakes.values():
             if lake.top_names() - {FOLDER}:
@@ -69,7 +69,8 @@ class Publication:
                     "new or empty folder"
                 )
 
-    def _decoded(self) -> TableManifest | None:
+    def manifest(self) -> TableManifest | None:
+        """Return the published manifest; None if the folder has none."""
         content = self.lake.read(MANIFEST)
         return None if content is None else decode_manifest(content, self.lake.show(MANIFEST))
 
@@ -79,7 +80,7 @@ class Publication:
         Raises:
             LakeError: Somebody else changed one of the tables.
         """
-        self._manifest = manifest = self._decoded()
+        self._manifest = manifest = self.manifest()
         if manifest is None:
             return None
         for name in self.lakes:
@@ -129,9 +130,9 @@ class Publication:
             for name in self.lakes:
                 self._writer(manifest, name).maintain(default if keep_hours is None else keep_hours)
 
-    def files(self) -> list[ReplacedFile]:
+    def files(self, manifest: TableManifest) -> list[ReplacedFile]:
         """Return the files of the main table."""
-        return [] if self._manifest is None else self._writer(self._manifest, MAIN).files()
+        return self._writer(manifest, MAIN).files()
 
     def _complete(self, pending: PendingCommit) -> TableManifest:
         manifest = pending.manifest

@@ -201,7 +201,7 @@ class _TableJob:
         """
         if found is None or found.sequence == 0:
             options = self._options.fixed(None)
-            _spec(options)
+            decoder_spec(options)
             return TableManifest.new(self._topic, options, EMPTY)
         if found.topic != self._topic:
             raise LakeError(
@@ -227,7 +227,7 @@ class _TableJob:
             )
             for source in sources
         ]
-        spec = _spec(manifest.options)
+        spec = decoder_spec(manifest.options)
         parts = [part for plan in plans for part in plan.parts]
         schema = self._first_schema(manifest, spec, parts)
         if manifest.sequence == 0:
@@ -283,7 +283,7 @@ class _TableJob:
     ) -> Change:
         """Return the files of the main table that are new, or that others replace."""
         always = _changes_types(manifest.schema, new.schema)
-        old = self._publication.files() if always or new.key else []
+        old = self._publication.files(manifest) if always or new.key else []
         if new.key:
             merges = BucketMerges(self._publication.lake, manifest, new, self._token)
             tasks = merges.tasks([result.staged for result in results], old, always=always)
@@ -461,7 +461,7 @@ class _TableJob:
         )
 
 
-def _spec(options: Mapping[str, Any]) -> DecoderSpec:
+def decoder_spec(options: Mapping[str, Any]) -> DecoderSpec:
     """Return the decoder; in a table with a key, an empty body deletes unless an option differs."""
     keyed = {"tombstones": "true", "key": ",".join(options["upsert"])} if options["upsert"] else {}
     given = {"format": options["decoder"], **keyed, **options["decoder_options"]}

@@ -1,0 +1,62 @@
+"""``firetrail pipeline table-status``: rows, progress and files of a table."""
+
+import argparse
+import json
+from datetime import UTC, datetime
+
+from firetrail.cli import common
+from firetrail.cli.command import ExitCode, Subparsers
+from firetrail.cli.output import counted, human_size, table
+
+DESCRIPTION = """\
+Print what 'firetrail pipeline table' has made of a topic: rows, rejected messages, files, and for
+each queue the offset up to which it has been read. The table may be in use."""
+EXAMPLES = """\
+  firetrail pipeline table-status lake/orders
+  firetrail pipeline table-status lake/orders --json"""
+
+
+def add(subparsers: Subparsers) -> None:
+    """Add the parser."""
+    parser = common.add_plain_parser(
+        subparsers, "table-status", "show what a table has", DESCRIPTION, EXAMPLES
+    )
+    parser.add_argument("table", metavar="LAKE/NAME", help="folder of the table")
+    common.add_json(parser, "print a JSON object")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> ExitCode:
+    """Print the status."""
+    from firetrail.pipeline.tables.table_status import table_status
+
+    found = table_status(args.table)
+    if args.json:
+        brokers = [broker._asdict() for broker in found.brokers]
+        print(json.dumps(found._asdict() | {"brokers": brokers}, ensure_ascii=False))
+        return ExitCode.OK
+    key = f", key {', '.join(found.options['upsert'])}" if found.options["upsert"] else ""
+    print(f"{found.table}: topic {found.topic}, {found.options['decoder']}{key}")
+    print(
+        f"{counted(found.rows, 'row')} of {counted(found.messages, 'message')}, "
+        f"{found.rejected:,} rejected, {found.skipped:,} skipped; "
+        f"{counted(found.files, 'file')} of {human_size(found.size)}"
+    )
+    rows = [
+        (
+            broker.broker,
+            f"{broker.messages:,}",
+            f"{broker.lost:,}",
+            _time(broker.newest_ms),
+            " ".join(f"{queue}:{offset}" for queue, offset in sorted(broker.offsets.items())),
+        )
+        for broker in found.brokers
+    ]
+    print(*table(("broker", "messages>", "lost>", "newest", "next offsets"), rows), sep="\n")
+    return ExitCode.OK
+
+
+def _time(ms: int | None) -> str:
+    if ms is None:
+        return "-"
+    return datetime.fromtimestamp(ms / 1000, UTC).isoformat(" ", "milliseconds")
