@@ -2,6 +2,7 @@
 
 import os
 import pickle
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +13,13 @@ import pytest
 from tests.pipeline.lakes.object_store import DENIED, SECRET, ObjectStore, Refusal, Request
 from tests.ports import free_port
 
-from firetrail.errors import FiretrailError, LakeConflictError, LakeError, NotSharedError
+from firetrail.errors import (
+    FiretrailError,
+    LakeConflictError,
+    LakeError,
+    MissingExtraError,
+    NotSharedError,
+)
 from firetrail.pipeline.lakes.location import open_folder
 from firetrail.pipeline.lakes.s3_folder import S3Folder
 
@@ -244,6 +251,31 @@ class TestErrors:
             found.reading("x"),
         ):
             found.filesystem.open_input_file(found.path("x"))
+
+    def test_a_wrong_endpoint(self, bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", "nonsense")
+        with pytest.raises(LakeError, match=r"settings .* cannot be used .*; check AWS_END"):
+            opened(f"s3://{bucket}/x")
+
+    def test_a_program_that_gives_no_credentials(
+        self, bucket: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """What it prints may be secret."""
+        for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+            monkeypatch.delenv(name)
+        program = f"sh -c 'echo {SECRET} >&2; exit 1'"
+        Path(os.environ["AWS_CONFIG_FILE"]).write_text(
+            f"[profile lake]\ncredential_process = {program}\n"
+        )
+        monkeypatch.setenv("AWS_PROFILE", "lake")
+        with pytest.raises(LakeError, match="the profile and its source of cred") as caught:
+            opened(f"s3://{bucket}/x").read("x")
+        assert shows_no_secret(caught.value)
+
+    def test_botocore_is_missing(self, bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setitem(sys.modules, "botocore.exceptions", None)
+        with pytest.raises(MissingExtraError, match=r"pip install 'firetrail\[spark,s3\]'"):
+            opened(f"s3://{bucket}/x")
 
     def test_an_unknown_profile(self, bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("AWS_PROFILE", "nobody")

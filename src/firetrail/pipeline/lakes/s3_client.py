@@ -127,11 +127,8 @@ class S3Connection:
             raise LakeError(_no_credentials(place)) from None
         except (errors.HTTPClientError, errors.ConnectionError):
             raise LakeError(self._unreachable(place)) from None
-        except errors.BotoCoreError as error:  # its text may contain what a program has printed
-            raise LakeError(
-                f"{place}: the request could not be sent ({type(error).__name__}); check the "
-                "profile and its source of credentials"
-            ) from None
+        except errors.BotoCoreError as error:
+            raise LakeError(_unusable(place, error)) from None
 
     @contextmanager
     def naming_arrow(self, place: str, bucket: str) -> Iterator[None]:
@@ -184,6 +181,14 @@ def _no_credentials(place: str) -> str:
     )
 
 
+def _unusable(place: str, error: Exception) -> str:
+    """Return the message for other errors; their text may have what a program has printed."""
+    return (
+        f"{place}: the settings for the object store cannot be used ({type(error).__name__}); "
+        "check AWS_ENDPOINT_URL, AWS_REGION, the profile and its source of credentials"
+    )
+
+
 def code_of(error: Any) -> str:
     """Return the code of an error that the object store answered."""
     return str(error.response.get("Error", {}).get("Code", ""))
@@ -208,10 +213,7 @@ def connect(place: str) -> S3Connection:
             "correct AWS_PROFILE, or add the profile to ~/.aws/config"
         ) from None
     except (errors.BotoCoreError, ValueError) as error:
-        raise LakeError(
-            f"{place}: the settings for the object store are wrong ({type(error).__name__}); check "
-            "AWS_ENDPOINT_URL, AWS_REGION and the profile"
-        ) from None
+        raise LakeError(_unusable(place, error)) from None
 
 
 @lru_cache(maxsize=4)

@@ -254,6 +254,23 @@ def test_a_late_job_does_not_repeat_a_commit_to_delta(
     assert in_delta(lake) == offsets(root)
 
 
+def test_a_table_that_could_not_be_committed_is_completed_by_the_next_run(
+    root: Path, lake: str, put: Put, alone: None, object_store: ObjectStore
+) -> None:
+    def refuse(number: int, request: Request) -> Refusal | None:
+        return DENIED if request.method == "PUT" and "_delta_log" in request.path else None
+
+    put(6)
+    with (
+        object_store.refusing(refuse),
+        pytest.raises(LakeError, match=rf"^{lake}: the archive is complete, but .*; the next run"),
+    ):
+        archive(ALONE, root, lake, format="delta")
+    assert archived(lake) == offsets(root)
+    assert archive(ALONE, root, lake, format="delta").messages == 0
+    assert in_delta(lake) == offsets(root)
+
+
 def test_an_archive_is_the_source_of_a_table(
     root: Path, lake: str, put: Put, alone: None, tmp_path: Path
 ) -> None:
