@@ -103,6 +103,7 @@ def seen(decoded: Decoded) -> Any:
 @example(['{"a":[1}', ",2]}", '{"i":1}{"i":2}'], "add", "UTC", "")
 @example(['{"ID":1,"I":null}', '{"I":7}'], "ignore", "UTC", "")
 @example(['{"t":"2024-03-31 02:30:00"}', '{"t":"2024-10-27 02:30:00"}'], "add", "Europe/Berlin", "")
+@example(['{"t":"2038-04-01"}'], "add", "Europe/Berlin", "")
 @example(['{"t":"0001-01-01T00:00:00+08:00"}'], "add", "UTC", "")
 def test_both_paths_agree(bodies: list[str], columns: str, zone: str, unit: str) -> None:
     given = {"format": "json", "newColumns": columns, "timeZone": zone}

@@ -12,6 +12,7 @@ value. A body with several objects changes the number of rows. Either way rows a
 
 import re
 from collections.abc import Sequence
+from datetime import UTC
 from typing import Any
 
 import pyarrow as pa
@@ -31,6 +32,9 @@ _UNSAFE = re.compile(rb"\}[ \t\r\n]*null")
 _TIMES = (INSTANT, LOCAL_TIME)
 _ZONED = re.compile(r":.*[Z+-]|T.*[Z+-]")
 _NANOSECONDS = r"(\.[0-9]{6})[0-9]{1,3}"
+_ZONE_YEARS = 1970, 2037
+"""The years whose changes of clocks are listed in the file of a zone. Arrow ignores the rule for
+the years after them."""
 _UNITS = {NumberUnit.SECONDS: "s", NumberUnit.MILLISECONDS: "ms", NumberUnit.MICROSECONDS: "us"}
 
 
@@ -162,8 +166,16 @@ class ArrowReader:
         first = pc.drop_null(array)[0].as_py()
         if kind == LOCAL_TIME or not _ZONED.search(first):
             times = array.cast(LOCAL_TIME)
-            return times if kind == LOCAL_TIME else pc.assume_timezone(times, str(self._rules.zone))
+            return times if kind == LOCAL_TIME else self._instants(times)
         return array.cast(INSTANT)
+
+    def _instants(self, times: pa.Array) -> pa.Array:
+        """Return local times of the zone as instants, within the years that Arrow knows."""
+        if self._rules.zone is not UTC:
+            years = pc.min_max(pc.year(times))
+            if years["min"].as_py() < _ZONE_YEARS[0] or years["max"].as_py() > _ZONE_YEARS[1]:
+                raise DisagreementError
+        return pc.assume_timezone(times, str(self._rules.zone))
 
 
 def _in_calendar(times: pa.Array) -> pa.Array:
