@@ -4,6 +4,7 @@ import shutil
 import ssl
 import subprocess
 import threading
+from base64 import b64encode
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -364,6 +365,14 @@ def test_entries_of_others_are_refused(fake: FakeEtcd) -> None:
     for entry in fake.keys.values():
         entry["value"] = "e30="  # {}
     with pytest.raises(ElectionError, match="an entry under /x/ that no member of the group wrote"):
+        one.watch(0, 0)
+
+
+def test_a_key_of_others_that_is_no_text_is_refused(group: Group) -> None:
+    one = group.member("/binary")
+    put = {"key": b64encode(b"/binary/\xff").decode(), "value": "e30="}
+    one._gateway.call("kv/txn", {"success": [{"request_put": put}]})
+    with pytest.raises(ElectionError, match="an entry under /binary/ that no member"):
         one.watch(0, 0)
 
 

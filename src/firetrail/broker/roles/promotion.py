@@ -466,8 +466,7 @@ class Promotion:
 
 def _has_given_up(successor: ReplicaStatus) -> bool:
     """Whether a replica that wanted to take over is a slave, and does nothing to change that."""
-    is_slave = successor.role == BrokerRole.SLAVE.value
-    return is_slave and not successor.step and successor.hand_over is None
+    return successor.is_slave and not successor.step and successor.hand_over is None
 
 
 def _master_role(name: str | None) -> BrokerRole | None:

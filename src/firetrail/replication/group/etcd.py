@@ -244,11 +244,11 @@ class EtcdCoordinator:
         return _all_under(self._prefix)
 
     def _view(self, revision: int, entries: list[Json]) -> GroupView:
-        by_key = {b64decode(entry["key"]).decode(): entry for entry in entries}
-        leader, in_sync = by_key.get(self._leader), by_key.get(self._in_sync)
-        successor = by_key.get(self._successor)
-        is_leased = leader is not None and _is_leased(leader)
         try:
+            by_key = {b64decode(entry["key"]).decode(): entry for entry in entries}
+            leader, in_sync = by_key.get(self._leader), by_key.get(self._in_sync)
+            successor = by_key.get(self._successor)
+            is_leased = leader is not None and _is_leased(leader)
             return GroupView(
                 revision,
                 _holder(leader) if leader is not None and is_leased else None,
