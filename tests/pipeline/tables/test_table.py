@@ -1,5 +1,6 @@
 """Tables of topics: typed rows, each message once, from stores, replicas and archives."""
 
+import errno
 import shutil
 import zlib
 from datetime import UTC, datetime
@@ -8,6 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
+from deltalake.exceptions import CommitFailedError
 from pyspark.sql import SparkSession
 from tests.pipeline.tables.topics import files_of, ids, numbered, put, rows, table
 from tests.stores import records
@@ -16,6 +18,7 @@ from firetrail import Message, Store
 from firetrail.errors import (
     ConfigError,
     DataLostError,
+    DiskFullError,
     LakeError,
     NotAStoreError,
     PipelineError,
@@ -23,9 +26,11 @@ from firetrail.errors import (
 )
 from firetrail.format.layout import COMPRESSED
 from firetrail.pipeline.jobs.archive.archive_job import archive
+from firetrail.pipeline.lakes.local_folder import LocalFolder
 from firetrail.pipeline.lakes.location import open_folder
 from firetrail.pipeline.tables import table_job
 from firetrail.pipeline.tables.publication import Publication
+from firetrail.system import Files
 
 
 @pytest.fixture
@@ -339,6 +344,45 @@ class TestRefusals:
         with pytest.raises(StoreDamagedError):
             table(root, to)
         assert not DeltaTable.is_deltatable(str(to))
+
+    def test_a_full_disk(self, root: Path, to: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        put(root, {"id": 0})
+        table(root, to)
+        put(root, {"id": 1})
+
+        def full(*_: object) -> None:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        for owner, name in ((LocalFolder, "_open_new"), (Files, "replace")):
+            with monkeypatch.context() as patch:
+                patch.setattr(owner, name, full)
+                with pytest.raises(DiskFullError, match="free some space"):
+                    table(root, to)
+            assert ids(to) == [0]
+        table(root, to)
+        assert ids(to) == [0, 1]
+
+    def test_a_commit_that_fails(
+        self, root: Path, to: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        put(root, {"id": 0})
+
+        def conflict(*_: object, **__: object) -> None:
+            raise CommitFailedError("a concurrent transaction deleted data")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(DeltaTable, "create_write_transaction", conflict)
+            with pytest.raises(LakeError, match=r"the commit failed \(a concurrent.*run the job"):
+                table(root, to)
+        table(root, to)
+        assert ids(to) == [0]
+
+    def test_a_lake_that_cannot_be_written(self, root: Path, tmp_path: Path) -> None:
+        put(root, {"id": 0})
+        (tmp_path / "file").touch()
+        for place in (tmp_path / "file", tmp_path / "file" / "orders"):
+            with pytest.raises(OSError, match=f"{place}/_firetrail"):
+                table(root, place)
 
     def test_two_runs_at_once(self, root: Path, to: Path) -> None:
         put(root, {"id": 0})

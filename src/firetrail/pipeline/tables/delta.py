@@ -6,7 +6,8 @@ its commit info. Commits that only rearrange or remove old files (OPTIMIZE, VACU
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -113,22 +114,38 @@ class DeltaWriter:
         """
         table = self._open(schema, sequence)
         done = table.transaction_version(self._id)
+        if rewritten:
+            removed = ()  # the mode does it
         if done is None or done < sequence:
             if not rewritten:
                 self._add_columns(table, schema, sequence)
-            table.create_write_transaction(
-                [*map(self._addition, files), *([] if rewritten else map(self._removal, removed))],
-                "overwrite" if rewritten else "append",
-                schema if rewritten else table.schema(),
-                partition_by=_partitions(schema),
-                commit_properties=self._properties(
-                    sequence, app_transactions=[self._library.Transaction(self._id, sequence)]
-                ),
-            )
+            with self._explained():
+                table.create_write_transaction(
+                    [
+                        *map(self._addition, files),
+                        *([] if rewritten else map(self._removal, removed)),
+                    ],
+                    "overwrite" if rewritten else "append",
+                    schema if rewritten else table.schema(),
+                    partition_by=_partitions(schema),
+                    commit_properties=self._properties(
+                        sequence, app_transactions=[self._library.Transaction(self._id, sequence)]
+                    ),
+                )
             table.update_incremental()
         self._check_commits(table, known)
         self._sync(-1 if known is None else known, table.version())
         return int(table.version())
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        """Raise LakeError, which names the table, for errors of the library."""
+        try:
+            yield
+        except self._library.exceptions.DeltaError as error:
+            raise LakeError(
+                f"{self._lake.place}: the commit failed ({error}); run the job again"
+            ) from error
 
     def _sync(self, known: int, version: int) -> None:
         """Make the commits after version ``known`` durable, which delta-rs does not."""
