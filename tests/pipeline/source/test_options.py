@@ -22,6 +22,7 @@ EXAMPLES = {
     "view": "log",
     "subscribe": "b, a,b",
     "subscribePattern": "a.*",
+    "assign": '{"T": [0, "b/1"]}',
     "startingOffsets": '{"T": {"0": 5, "1": -2}}',
     "endingOffsets": "latest",
     "startingTimestamp": "1700000000000",
@@ -102,6 +103,22 @@ def test_topics_to_follow() -> None:
     assert not ReadOptions("s", subscribe_pattern="a").follows("ab")
 
 
+def test_queues_to_follow() -> None:
+    options = parse_options({"namesrv": "h:9876", "ASSIGN": '{"T": [0, "b/1"], "U": ["2"]}'})
+    assert options.follows("U")
+    assert not options.follows("V")
+    assert options.follows_queue("T", 0, "a")
+    assert options.follows_queue("T", 1, "b")
+    assert not options.follows_queue("T", 1, "a")
+    assert not options.follows_queue("U", 0, "a")
+    assert not options.follows_queue("V", 0)
+    offsets = '{"T": {"a/0": 5, "1": 5}, "U": {"a/2": 5}}'
+    options = parse_options(
+        {"namesrv": "h:9876", "assign": '{"T": [0, "b/1"], "U": [2]}', "startingOffsets": offsets}
+    )
+    assert options.subscribe == ("T", "U")
+
+
 def test_columns_may_be_given_in_any_case() -> None:
     given = {"path": "s", "columns": "Topic,SIZE,topic,Store"}
     assert parse_options(given).columns == parse_shape(given)[1] == ("topic", "size", "store")
@@ -117,6 +134,13 @@ def test_view_and_columns_are_known_without_other_options() -> None:
     ("name", "value"),
     [
         ("view", "topics"),
+        ("assign", "T"),
+        ("assign", "{}"),
+        ("assign", '{"T": 0}'),
+        ("assign", '{"T": []}'),
+        ("assign", '{"T": [true]}'),
+        ("assign", '{"T": [-1]}'),
+        ("assign", '{"T": [0.5]}'),
         ("startingOffsets", "middle"),
         ("startingOffsets", "[1]"),
         ("startingOffsets", '{"T": 5}'),
@@ -181,9 +205,17 @@ def test_a_missing_path_says_how_to_give_one() -> None:
             {"subscribe": "a", "subscribePattern": "b"},
             "subscribe = 'a': cannot be used together with subscribePattern; give only one",
         ),
+        ({"assign": '{"T": [0]}', "subscribe": "T"}, "together with subscribe; give only one"),
+        ({"assign": '{"T": [0]}', "subscribePattern": "T"}, "together with subscribePattern"),
+        ({"assign": '{"T": [0]}', "view": "log"}, "assign = .* does not apply to view=log"),
+        (
+            {"assign": '{"T": [0]}', "startingOffsets": '{"T": {"1": 5}}'},
+            "startingOffsets = 'T/1': assign leaves out this queue; leave it out here, too",
+        ),
+        ({"assign": '{"T": [0]}', "endingOffsets": '{"U": {"0": 5}}'}, "'U/0': assign leaves"),
         ({"startingOffsets": "latest", "startingTimestamp": "1"}, "give only one of the two"),
         ({"maxOffsetsPerTrigger": "1"}, "PerTrigger = '1': does not apply to a batch read"),
-        ({"key": "k"}, "key = 'k': needs the option subscribe"),
+        ({"key": "k"}, "key = 'k': needs the option subscribe or assign"),
         (
             {"view": "log", "startingOffsets": "earliest"},
             "startingOffsets = 'earliest': does not apply to view=log",

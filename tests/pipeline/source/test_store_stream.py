@@ -141,6 +141,18 @@ class TestQueues:
         assert [row["body"] for row in rows] == [b"1"]
         assert end == {"Ta": {"0": 1}, "Tb": {"0": 1}}
 
+    def test_only_assigned_queues_are_followed(self, path: Path) -> None:
+        machine = fill(path, [Message("T", b"0", queue_id=0), Message("T", b"1", queue_id=1)])
+        stream = reader(path, assign='{"T": [1]}')
+        start, rows = batch(stream, stream.initialOffset())
+        assert [row["body"] for row in rows] == [b"1"]
+        fill(path, [Message("T", b"%d" % n, queue_id=n) for n in range(3)], machine)
+        end, rows = batch(stream, start)
+        assert [row["body"] for row in rows] == [b"1"]
+        assert end == stream.reportLatestOffset() == {"T": {"1": 2}}
+        with pytest.raises(ConfigError, match="'T/5': no such queue; the queues are T/0, T/1, T/2"):
+            reader(path, assign='{"T": [5]}').initialOffset()
+
     def test_a_new_query_begins_at_the_end(self, path: Path) -> None:
         machine = fill(path, some_messages(9))
         stream = reader(path, startingOffsets="latest")

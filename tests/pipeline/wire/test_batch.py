@@ -60,6 +60,8 @@ def rows(bounds: Bounds = NO_BOUNDS, /, **given: str) -> list[dict[str, Any]]:
         ({"tags": "A || B"}, NO_BOUNDS),
         ({"subscribe": "usual", "key": "k77"}, NO_BOUNDS),
         ({"minPartitions": "5"}, NO_BOUNDS),
+        ({"assign": '{"usual": [1], "rare": ["0"]}'}, NO_BOUNDS),
+        ({"assign": '{"usual": [1], "rare": [0]}'}, Bounds(topics=frozenset({"usual"}))),
         (
             {
                 "startingOffsets": '{"usual": {"0": 7, "1": -1}}',
@@ -129,6 +131,8 @@ def test_the_plan_says_what_it_does(namesrv: str) -> None:
     ("options", "error"),
     [
         ({"subscribe": "nix"}, r"'nix': namesrv=.* has no such topic; its topics are "),
+        ({"assign": '{"nix": [0]}'}, "assign = 'nix': .* has no such topic"),
+        ({"assign": '{"usual": [0, 7]}'}, "assign = 'usual/7': no such queue"),
         ({"startingOffsets": '{"usual": {"7": 0}}'}, "usual/7': no such queue"),
         ({"startingOffsets": '{"usual": {"other/0": 0}}'}, "usual/other/0': no such queue"),
         ({"startingOffsets": '{"usual": {"0": 9999}}'}, "use an offset of at most"),

@@ -1,5 +1,6 @@
 """Following a broker: offsets per broker and queue, limits, new and lost messages."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +75,19 @@ class TestOffsets:
         end = reader.latestOffset(start, ALL)
         assert end == reader.reportLatestOffset()
         assert read(reader, start, end) == list(range(40, 53))
+
+    def test_only_assigned_queues_are_followed(self, broker: BackgroundBroker) -> None:
+        name = home(reader_of(broker, subscribe="T"))
+        both = reader_of(broker, subscribe="T", startingOffsets="earliest")
+        start, end = both.initialOffset(), both.reportLatestOffset()
+        for queue in (1, f"{name}/1"):
+            assign = json.dumps({"T": [queue]})
+            reader = reader_of(broker, assign=assign, startingOffsets="earliest")
+            assert reader.initialOffset() == {"T": {f"{name}/1": 0}}
+            assert reader.latestOffset(reader.initialOffset(), ALL) == {"T": {f"{name}/1": 20}}
+            assert read(reader, start, end) == list(range(40)), "of a run that followed both"
+        with pytest.raises(ConfigError, match="assign = 'T/7': no such queue"):
+            reader_of(broker, assign='{"T": [7]}').initialOffset()
 
     def test_limits_advance_all_queues_evenly(self, broker: BackgroundBroker) -> None:
         reader = reader_of(broker, subscribe="T", startingOffsets="earliest")

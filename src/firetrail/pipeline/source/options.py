@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, NamedTuple, Self, TypeVar
@@ -54,6 +54,11 @@ class QueueName(NamedTuple):
         """Parse a name; raise ValueError if it is not valid."""
         broker, _, queue_id = text.rpartition("/")
         return cls(broker, parse_whole(queue_id))
+
+    def may_be(self, other: QueueName) -> bool:
+        """Whether both may name the same queue."""
+        same_broker = self.broker == other.broker or not (self.broker and other.broker)
+        return same_broker and self.queue_id == other.queue_id
 
     def __str__(self) -> str:
         return f"{self.broker}/{self.queue_id}" if self.broker else str(self.queue_id)
@@ -105,6 +110,8 @@ class ReadOptions:
     view: View = View.QUEUE
     subscribe: tuple[str, ...] | None = None
     subscribe_pattern: str | None = None
+    assign: dict[str, frozenset[QueueName]] | None = None
+    """The queues to read, by topic; ``subscribe`` has the same topics."""
     starting_offsets: ReadBoundary | None = None
     ending_offsets: ReadBoundary | None = None
     starting_timestamp: int = TIME_MIN
@@ -129,8 +136,26 @@ class ReadOptions:
         """The store or brokers, for messages."""
         return self.path or ", ".join(self.paths) or f"namesrv={self.namesrv}"
 
+    def follows_queue(self, topic: str, queue_id: int, broker: str = "") -> bool:
+        """Whether a queue is to be read."""
+        if self.assign is None:
+            return self.follows(topic)
+        queues = self.assign.get(topic, frozenset())
+        return QueueName("", queue_id) in queues or QueueName(broker, queue_id) in queues
+
+    def named_queues(self) -> Iterator[tuple[str, str, QueueName]]:
+        """Yield the queues that options name: the option, the topic and the queue."""
+        for topic, queues in (self.assign or {}).items():
+            yield from (("assign", topic, queue) for queue in sorted(queues))
+        for name, boundary in (
+            ("startingOffsets", self.starting_offsets),
+            ("endingOffsets", self.ending_offsets),
+        ):
+            for topic, by_queue in (boundary.offsets if boundary else {}).items():
+                yield from ((name, topic, queue) for queue in by_queue)
+
     def follows(self, topic: str) -> bool:
-        """Whether a topic is to be read."""
+        """Whether queues of a topic are to be read."""
         if self.subscribe is not None:
             return topic in self.subscribe
         pattern = self.subscribe_pattern
@@ -156,6 +181,26 @@ def _list(text: str) -> tuple[str, ...]:
 def _columns(text: str) -> tuple[str, ...]:
     """Return the names of columns, which may be given in any case."""
     return tuple(dict.fromkeys(map(own_name, _list(text))))
+
+
+def _assigned(text: str) -> dict[str, frozenset[QueueName]]:
+    """Parse ``{"topic": [0, "broker-a/1"]}``, with at least one topic and one queue of each."""
+    topics = json.loads(text)
+    if not isinstance(topics, dict) or not topics:
+        raise ValueError
+    return {topic: frozenset(map(_queue_name, _some(queues))) for topic, queues in topics.items()}
+
+
+def _some(values: Any) -> list[Any]:
+    if not isinstance(values, list) or not values:
+        raise ValueError
+    return values
+
+
+def _queue_name(value: Any) -> QueueName:
+    if isinstance(value, bool) or not isinstance(value, int | str):
+        raise ValueError
+    return QueueName.parse(str(value))
 
 
 def _ids(text: str) -> tuple[int, ...]:
@@ -226,6 +271,7 @@ OPTIONS = (
     Option("view", "view", OneOf(View)),
     Option("subscribe", "subscribe", Parsed(_list, "a list of topics, separated by commas")),
     Option("subscribePattern", "subscribe_pattern", Parsed(_pattern, "a regular expression")),
+    Option("assign", "assign", Parsed(_assigned, '{"TOPIC": [0, 1]}, the ids of queues by topic')),
     Option(
         "startingOffsets",
         "starting_offsets",
@@ -262,6 +308,7 @@ _EXCLUDED_BY = {
     "path": ("paths", "namesrv", "group", "credentialsFile", "retryTimeoutMs"),
     "paths": ("namesrv", "group", "startingPhysicalOffset", "endingPhysicalOffset", _STREAM),
     "subscribe": ("subscribePattern",),
+    "assign": ("subscribe", "subscribePattern", "queueIds", _LOG),
     "startingOffsets": ("startingTimestamp", _LOG),
     "endingOffsets": ("endingTimestamp", _STREAM, _LOG),
     "endingTimestamp": (_STREAM,),
@@ -315,11 +362,24 @@ def parse_options(given: Mapping[str, str], *, stream: bool = False) -> ReadOpti
     values = _TABLE.values(named)
     values["permissive"] = values.get("permissive") is _DamageMode.PERMISSIVE
     _check_together(named, values.get("view", View.QUEUE), stream)
+    if "assign" in named:
+        values["subscribe"] = tuple(values["assign"])
     if values.get("columns") is not None:
         fields(values["columns"])
     if "paths" in named:
         _check_paths(named, values)
-    return ReadOptions(**values)
+    options = ReadOptions(**values)
+    _check_assigned(options)
+    return options
+
+
+def _check_assigned(options: ReadOptions) -> None:
+    """Raise ConfigError for offsets of queues that are not assigned."""
+    for name, topic, queue in options.named_queues():
+        asked = None if options.assign is None else options.assign.get(topic, ())
+        if asked is not None and not any(queue.may_be(other) for other in asked):
+            reason = "assign leaves out this queue; leave it out here, too, or assign it"
+            raise ConfigError(name, f"{topic}/{queue}", reason)
 
 
 def _check_paths(named: Mapping[str, str], values: Mapping[str, Any]) -> None:
@@ -359,6 +419,6 @@ def _check_together(named: Mapping[str, str], view: View, stream: bool) -> None:
             raise ConfigError(
                 name, named[name], f"does not apply to view=damage, which has only {allowed}"
             )
-    if "key" in given and "subscribe" not in given:
-        reason = "needs the option subscribe: the index finds keys by topic"
+    if "key" in given and not {"subscribe", "assign"} & given:
+        reason = "needs the option subscribe or assign: the index finds keys by topic"
         raise ConfigError("key", named["key"], reason)

@@ -42,6 +42,7 @@ from firetrail.pipeline.source.plan.ranges import (
     QueuePart,
     asked_topics,
     by_time,
+    check_edges,
     check_topics,
     clipped,
     each_queue,
@@ -101,6 +102,7 @@ class QueueStreamReader(StreamReader):
         options = self._options
         with self._open(asked_topics(options)) as view:
             check_topics(view, options)
+            check_edges(view, options)
             found: TopicOffsets = {}
             boundary = options.starting_offsets or ReadBoundary(LATEST)
             for queue in each_queue(view, options):

@@ -1,14 +1,14 @@
 """The plan of a read from brokers: ranges of queues, distributed over tasks."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
 from firetrail.pipeline.kernels.pick import TIME_MAX, TIME_MIN
 from firetrail.pipeline.source.options import QueueName, ReadOptions
 from firetrail.pipeline.source.plan.log_splits import share_out, split_count
-from firetrail.pipeline.source.plan.ranges import Bounds, check_edges_in, resolve
+from firetrail.pipeline.source.plan.ranges import NO_BOUNDS, Bounds, check_edges_in, resolve
 from firetrail.pipeline.source.plan.store_splits import QueueRange, RowSelection
 from firetrail.pipeline.wire.access import access_in
 from firetrail.pipeline.wire.broker_queues import Cluster, OffsetRange, name_of
@@ -49,8 +49,9 @@ def plan_wire(
     """Return the splits of a batch read, and notes that explain them."""
     with Cluster(options) as cluster:
         queues = cluster.queues(bounds)
-        check_queues(queues, options)
-        requested = [_requested(ends, options, bounds) for ends in cluster.ends(queues)]
+        check_queues(queues, options, bounds)
+        all_ends = cluster.ends(followed(queues, options))
+        requested = [_requested(ends, options, bounds) for ends in all_ends]
         since = max(options.starting_timestamp, bounds.times[0])
         until = min(options.ending_timestamp, bounds.times[1])
         cuts = cluster.cut(
@@ -68,12 +69,19 @@ def plan_wire(
     return splits, [f"{what}, about {size} bytes, to pull"]
 
 
-def check_queues(queues: Sequence[MessageQueue], options: ReadOptions) -> None:
-    """Raise ConfigError for offsets of queues that do not exist or whose name is ambiguous."""
+def followed(queues: Iterable[MessageQueue], options: ReadOptions) -> list[MessageQueue]:
+    """Return the queues that the options select."""
+    return [q for q in queues if options.follows_queue(q.topic, q.queue_id, q.broker_name)]
+
+
+def check_queues(
+    queues: Sequence[MessageQueue], options: ReadOptions, bounds: Bounds = NO_BOUNDS
+) -> None:
+    """Raise ConfigError for options that name queues which do not exist, or are ambiguous."""
     known = {(queue.topic, name_of(queue)) for queue in queues}
     homes = Counter((queue.topic, queue.queue_id) for queue in queues)
     known |= {(topic, QueueName("", q)) for (topic, q), count in homes.items() if count == 1}
-    check_edges_in(known, options)
+    check_edges_in(known, options, bounds)
 
 
 def resolved(ends: OffsetRange, options: ReadOptions) -> int:

@@ -15,7 +15,13 @@ from firetrail.pipeline.source.partition import read_partition
 from firetrail.pipeline.source.plan.ranges import NO_BOUNDS, clipped, report_missing, resolve
 from firetrail.pipeline.source.plan.store_splits import RowSelection
 from firetrail.pipeline.source.store_stream import StreamReader, as_json, cut_to
-from firetrail.pipeline.wire.broker_plan import BrokerPart, check_queues, measured, split_parts
+from firetrail.pipeline.wire.broker_plan import (
+    BrokerPart,
+    check_queues,
+    followed,
+    measured,
+    split_parts,
+)
 from firetrail.pipeline.wire.broker_queues import Cluster, OffsetRange, name_of
 from firetrail.pipeline.wire.broker_reader import read_wire
 
@@ -41,7 +47,7 @@ class WireStreamReader(StreamReader):
         with self._cluster() as cluster:
             queues = cluster.queues(NO_BOUNDS)
             check_queues(queues, options)
-            all_ends = cluster.ends(queues)
+            all_ends = cluster.ends(followed(queues, options))
             if options.starting_timestamp > TIME_MIN:
                 times = options.starting_timestamp, TIME_MAX
                 begins = [begin for begin, _ in cluster.cut(all_ends, times)]
@@ -81,7 +87,8 @@ class WireStreamReader(StreamReader):
         with self._cluster() as cluster:
             begun, stop = _parse(start), _parse(end)
             cluster.await_queues(_unread(begun, stop))
-            parts = self._between(self._ends(cluster), begun, stop)
+            queues = [q for q in cluster.queues(NO_BOUNDS) if name_of(q) in stop.get(q.topic, {})]
+            parts = self._between(cluster.ends(queues), begun, stop)
             parts = measured(cluster, parts)
         parts = [part for part in parts if part.begin < part.end]
         splits = split_parts(parts, self._options, RowSelection(tags=self._options.tags))
@@ -93,7 +100,7 @@ class WireStreamReader(StreamReader):
         return resolve(name, boundary, ends.low, ends.high, ends.high, self._options)
 
     def _ends(self, cluster: Cluster, known: Iterable[str] = ()) -> list[OffsetRange]:
-        return cluster.ends(cluster.queues(NO_BOUNDS, known))
+        return cluster.ends(followed(cluster.queues(NO_BOUNDS, known), self._options))
 
     def _between(
         self, all_ends: list[OffsetRange], start: BrokerOffsets, end: BrokerOffsets

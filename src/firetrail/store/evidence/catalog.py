@@ -4,9 +4,10 @@ Records of a topic can be in the log although they are in no consume queue: the 
 or Java keeps its queues in another format (``queue.type=BatchCQ``).
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from firetrail.errors import FormatError
@@ -38,6 +39,8 @@ class KnownTopics(NamedTuple):
     """The time at which it was last changed; 0 if that is unknown or the file is missing."""
     batches: frozenset[str] = frozenset()
     """Topics with batch queues."""
+    queues: Mapping[str, int] = MappingProxyType({})
+    """The number of queues of each topic."""
 
 
 class Catalog:
@@ -140,6 +143,7 @@ def parse_topics(content: bytes) -> KnownTopics:
             frozenset(map(str, table)),
             int(value.get("dataVersion", {}).get("timestamp", 0)),
             frozenset(str(name) for name, topic in table.items() if _has_batches(topic)),
+            {str(name): int(topic.get("readQueueNums", 0)) for name, topic in table.items()},
         )
     except (FormatError, KeyError, TypeError, ValueError, AttributeError):
         return KnownTopics()

@@ -22,6 +22,7 @@ from firetrail.errors import ConfigError, DataLostError, NotAStoreError, StoreDa
 from firetrail.format.files.unit import UNIT_SIZE
 from firetrail.format.names import CONSUME_QUEUE, INDEX
 from firetrail.pipeline.batch_plan import explain
+from firetrail.pipeline.source.plan.ranges import Bounds
 
 PLACE = ("topic", "queue_id", "queue_offset", "physical_offset")
 
@@ -222,6 +223,30 @@ class TestTopics:
             expected = [row for row in rows_of(store, view=view) if row["topic"] == "rare"]
             assert by_place(rows) == expected
             assert rows_of(store, view=view, subscribePattern="nothing") == []
+
+    @pytest.mark.parametrize("key", ["", "all"])
+    def test_only_assigned_queues_are_read(self, store: Path, key: str) -> None:
+        assign = json.dumps({"usual": [1], "rare": [0]})
+        given = {"path": str(store), "assign": assign} | ({"key": key} if key else {})
+        expected = [
+            row
+            for row in rows_of(store, PLACE)
+            if (row["topic"], row["queue_id"]) in (("usual", 1), ("rare", 0))
+        ]
+        assert rows_with(given, PLACE) == expected
+        some = Bounds(topics=frozenset({"usual"}))
+        assert rows_with(given, PLACE, some) == [r for r in expected if r["topic"] == "usual"]
+
+    def test_an_assigned_queue_must_exist(self, store: Path) -> None:
+        with pytest.raises(ConfigError, match=r"assign = 'nix': .* has no such topic"):
+            rows_of(store, assign='{"nix": [0]}')
+        assign = '{"usual": [1, 2]}'
+        with pytest.raises(ConfigError, match="'usual/2': no such queue; the queues are usual/0"):
+            rows_of(store, assign=assign)
+        (store / "config").mkdir(exist_ok=True)
+        table = {"topicConfigTable": {"usual": {"topicName": "usual", "readQueueNums": 3}}}
+        (store / "config" / "topics.json").write_text(json.dumps(table))
+        assert rows_of(store, assign=assign) == rows_of(store, assign='{"usual": [1]}')
 
     def test_an_unknown_topic_is_refused(self, store: Path) -> None:
         for view in ("queue", "log"):

@@ -5,7 +5,7 @@ The queue offset of a time, or of a physical offset, is found by bisection in th
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 
@@ -24,7 +24,7 @@ from firetrail.pipeline.source.options import (
 from firetrail.pipeline.source.places import local_path
 from firetrail.pipeline.source.plan.store_splits import QueueRange
 from firetrail.pipeline.source.unit_reader import first_at_or_after
-from firetrail.store.evidence.catalog import parse_topics, topics_content
+from firetrail.store.evidence.catalog import KnownTopics, parse_topics, topics_content
 from firetrail.store.inspect.view import StoreView
 from firetrail.store.log.log_records import store_time_at
 from firetrail.store.queues.consume_queue import ConsumeQueue
@@ -91,7 +91,11 @@ def known_topics(view: StoreView) -> list[str]:
 
 
 def _configured_topics(view: StoreView) -> Collection[str]:
-    return parse_topics(topics_content(view.system.files, view.root)).names
+    return _configured(view).names
+
+
+def _configured(view: StoreView) -> KnownTopics:
+    return parse_topics(topics_content(view.system.files, view.root))
 
 
 def check_topics(view: StoreView, options: ReadOptions) -> None:
@@ -107,7 +111,8 @@ def check_topics_in(topics: Collection[str], options: ReadOptions) -> None:
         if topic not in topics:
             existing = ", ".join(topics) or "none"
             remedy = f"{options.place} has no such topic; its topics are {existing}"
-            raise ConfigError("subscribe", topic, remedy)
+            name = "subscribe" if options.assign is None else "assign"
+            raise ConfigError(name, topic, remedy)
 
 
 def each_queue(
@@ -118,7 +123,7 @@ def each_queue(
     Raise StoreDamagedError for a queue that cannot be opened.
     """
     for topic, queue_id in view.queues.pairs():
-        if not options.follows(topic) or not is_in(bounds, topic, queue_id):
+        if not options.follows_queue(topic, queue_id) or not is_in(bounds, topic, queue_id):
             continue
         fault = view.queue_faults.get((topic, queue_id))
         if fault is None:
@@ -167,7 +172,7 @@ def batch_parts(
     view: StoreView, options: ReadOptions, bounds: Bounds = NO_BOUNDS
 ) -> list[QueuePart]:
     """Return the parts of queues that a batch read requests."""
-    check_edges(view, options)
+    check_edges(view, options, bounds)
     samples = min(max(SAMPLES // max(len(view.tails), 1), SAMPLES_LEAST), SAMPLES_MOST)
     parts = []
     for queue in each_queue(view, options, bounds):
@@ -319,21 +324,31 @@ def report_cut(options: ReadOptions, queue: str, known: int, high: int) -> None:
         )
 
 
-def check_edges(view: StoreView, options: ReadOptions) -> None:
-    """Raise ConfigError for offsets of queues that do not exist."""
-    check_edges_in({(t, QueueName("", q)) for t, q in view.queues.pairs()}, options)
+def check_edges(view: StoreView, options: ReadOptions, bounds: Bounds = NO_BOUNDS) -> None:
+    """Raise ConfigError for options that name queues which do not exist."""
+    known = {(topic, QueueName("", queue_id)) for topic, queue_id in view.queues.pairs()}
+    queues = _configured(view).queues if options.assign is not None else {}
+
+    def is_empty(topic: str, queue: QueueName) -> bool:
+        return not queue.broker and queue.queue_id < queues.get(topic, 0)
+
+    check_edges_in(known, options, bounds, is_empty)
 
 
-def check_edges_in(known: set[tuple[str, QueueName]], options: ReadOptions) -> None:
-    """Raise ConfigError for offsets of queues that are not among ``known`` topics and names."""
-    for name, boundary in (
-        ("startingOffsets", options.starting_offsets),
-        ("endingOffsets", options.ending_offsets),
-    ):
-        for topic, by_queue in (boundary.offsets if boundary else {}).items():
-            for queue in by_queue:
-                if (topic, queue) not in known:
-                    existing = ", ".join(f"{t}/{q}" for t, q in sorted(known)) or "none"
-                    raise ConfigError(
-                        name, f"{topic}/{queue}", f"no such queue; the queues are {existing}"
-                    )
+def check_edges_in(
+    known: set[tuple[str, QueueName]],
+    options: ReadOptions,
+    bounds: Bounds = NO_BOUNDS,
+    is_empty: Callable[[str, QueueName], bool] = lambda topic, queue: False,
+) -> None:
+    """Raise ConfigError for options that name queues which are not among ``known`` ones.
+
+    Queues outside the bounds are not checked. ``is_empty`` says whether a queue exists without
+    messages, and may be assigned.
+    """
+    for name, topic, queue in options.named_queues():
+        if (topic, queue) in known or not is_in(bounds, topic, queue.queue_id):
+            continue
+        if name != "assign" or not is_empty(topic, queue):
+            existing = ", ".join(f"{t}/{q}" for t, q in sorted(known)) or "none"
+            raise ConfigError(name, f"{topic}/{queue}", f"no such queue; the queues are {existing}")

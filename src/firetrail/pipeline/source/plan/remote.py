@@ -31,6 +31,7 @@ def plan_remote(
 ) -> tuple[list[StoreSplit], list[str]]:
     """Return splits of a remote log, and notes that explain them."""
     for name, value in (
+        ("assign", options.assign),
         ("startingOffsets", options.starting_offsets),
         ("endingOffsets", options.ending_offsets),
         ("queueIds", options.queue_ids),

@@ -179,7 +179,7 @@ def _in_asked_ranges(
 
     A record that cannot be read is among them: the task that reads it reports the damage.
     """
-    check_edges(view, options)
+    check_edges(view, options, bounds)
     ranges: dict[QueueKey, QueueRange] = {}
     found = []
     for offset in offsets:
@@ -192,7 +192,7 @@ def _in_asked_ranges(
         at = row["topic_at"]
         topic = java_text(bytes(segment.view[at : at + row["topic_size"]]))
         key = topic, row["queue_id"]
-        requested = key in view.tails and options.follows(topic) and is_in(bounds, *key)
+        requested = key in view.tails and options.follows_queue(*key) and is_in(bounds, *key)
         queue = view.queues.find(*key) if requested else None
         unit = queue.unit(row["queue_offset"]) if queue is not None else None
         if queue is None or unit is None or unit.physical_offset != offset:
