@@ -1,7 +1,9 @@
-"""The page about formats names all formats and options, and its lists are those of the code."""
+"""The page about formats and the help of ``--decoder`` name all formats and options."""
 
+import pytest
 from tests.clone import ROOT
 
+from firetrail.cli.main import main
 from firetrail.pipeline.decoding.registry import BodyHeader
 from firetrail.pipeline.decoding.spec import OPTIONS, BodyFormat
 
@@ -17,3 +19,12 @@ def test_the_page_names_every_format_and_header() -> None:
 def test_the_page_names_every_option() -> None:
     names = set(OPTIONS._listed) - {"format"}
     assert not [name for name in names if f"`{name}`" not in PAGE and f"`{name}=" not in PAGE]
+
+
+def test_the_help_names_every_format(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["pipeline", "table", "--help"])
+    listed = capsys.readouterr().out.partition("format of the bodies:")[2].partition("(")[0]
+    assert [word.strip(",") for word in listed.split() if word != "or"] == [
+        each.value for each in BodyFormat
+    ]
