@@ -26,6 +26,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from firetrail.format.values.truths import truth_in
 from firetrail.pipeline.decoding.arrow_types import DECIMAL_DIGITS, INSTANT, LOCAL_TIME
 from firetrail.pipeline.decoding.text_values import (
     Converter,
@@ -181,8 +182,12 @@ def _bits(kind: pa.DataType) -> Callable[[str], Any]:
 
 def _tinyint(read: Converter) -> Converter:
     """Some tools write ``tinyint(1)`` as a boolean."""
-    truths = {"true": "1", "false": "0"}
-    return lambda text: read(truths.get(text, text))
+
+    def reading(text: str) -> Any:
+        value = truth_in(text)
+        return read(text if value is None else str(int(value)))
+
+    return reading
 
 
 def _label(values: list[str]) -> Callable[[str], str]:

@@ -22,6 +22,7 @@ from typing import Any
 import pyarrow as pa
 
 from firetrail.format.values.integers import INT64_MAX
+from firetrail.format.values.truths import truth_in
 from firetrail.pipeline.decoding.arrow_types import INSTANT, LOCAL_TIME, ddl_type
 
 SHOWN_MAX = 60
@@ -214,6 +215,7 @@ def from_text(kind: pa.DataType, zone: tzinfo) -> Converter | None:
 
 
 def _boolean(text: str, kind: pa.DataType) -> bool:
-    if text.lower() not in ("true", "false"):
+    value = truth_in(text)
+    if value is None:
         raise unfit(text, kind)
-    return text.lower() == "true"
+    return value

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import tzinfo
 from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from firetrail.pipeline.decoding.decoded import Operation, Reject, TableRows
+from firetrail.pipeline.decoding.text_values import Misfit, from_text
 from firetrail.pipeline.tables.keys import key_texts
 
 
@@ -22,7 +24,9 @@ class KeyedRows(NamedTuple):
     rejects: list[Reject]
 
 
-def with_keys(batch: pa.RecordBatch, part: TableRows, key: Sequence[str]) -> KeyedRows:
+def with_keys(
+    batch: pa.RecordBatch, part: TableRows, key: Sequence[str], zone: tzinfo
+) -> KeyedRows:
     """Return the rows of a batch that have a key.
 
     A message with an empty body deletes the row of its own key: the first of the message's keys,
@@ -32,6 +36,7 @@ def with_keys(batch: pa.RecordBatch, part: TableRows, key: Sequence[str]) -> Key
         batch: The messages.
         part: Their rows.
         key: The columns of the key.
+        zone: The time zone of keys that are times without one.
     """
     rows, deletes = part.rows, pc.equal(part.operations, int(Operation.DELETE))
     texts = key_texts([rows.column(name) for name in key])
@@ -46,7 +51,7 @@ def with_keys(batch: pa.RecordBatch, part: TableRows, key: Sequence[str]) -> Key
             continue
         names = batch.column("keys")[messages[row]].as_py() or []
         if len(key) == 1 and deletes[row].as_py() and names:
-            values[row] = _parsed(names[0], kind)
+            values[row] = _parsed(names[0], kind, zone)
         if values[row] is None or len(key) > 1:
             what = "deletes a row, but has no key that fits" if deletes[row].as_py() else "is null"
             rejects.append(Reject(messages[row], f"the key {', '.join(key)}: {what}"))
@@ -64,9 +69,10 @@ def with_keys(batch: pa.RecordBatch, part: TableRows, key: Sequence[str]) -> Key
     )
 
 
-def _parsed(text: str, kind: pa.DataType) -> Any:
-    """Return the value of a key column that the key of a message is; None if it is none."""
+def _parsed(text: str, kind: pa.DataType, zone: tzinfo) -> Any:
+    """Parse the key of a message as a value of the key column; None if it does not fit."""
+    read = from_text(kind, zone)
     try:
-        return pa.scalar(text, pa.string()).cast(kind).as_py()
-    except pa.ArrowInvalid:
+        return None if read is None else pa.scalar(read(text), kind).as_py()
+    except Misfit:
         return None

@@ -175,7 +175,7 @@ class _TaskRun:
 
     def _stage(self, batch: pa.RecordBatch, part: TableRows) -> None:
         """Stage the rows of a table with a key, if they have one."""
-        keyed = with_keys(batch, part, self._task.key)
+        keyed = with_keys(batch, part, self._task.key, self._task.spec.zone)
         self._reject(batch, keyed.rejects)
         chosen = batch.take(keyed.messages)
         rows = self._task.columns.rows(keyed.rows, chosen, self._task.part.broker)
