@@ -97,6 +97,21 @@ def test_new_columns_and_types_of_a_table_with_a_key(root: Path, to: Path) -> No
     assert len(found) == 8
 
 
+@pytest.mark.parametrize("first", [0, 1])
+def test_a_column_that_only_one_of_several_tasks_shows(
+    tmp_path: Path, to: Path, first: int
+) -> None:
+    roots = [tmp_path / "a", tmp_path / "b"]
+    for number, root in enumerate(roots):
+        put_keyed(root, (str(number), {"id": number, "v": 0}))
+    upsert(roots, to)
+    put_keyed(roots[first], ("2", {"id": 2, "v": 0}))
+    put_keyed(roots[1 - first], ("3", {"id": 3, "v": 0, "new": "x"}))
+    assert upsert(roots, to).rows == 2
+    found = {row["id"]: row["new"] for row in rows(to, "id, new")}
+    assert found == {0: None, 1: None, 2: None, 3: "x"}
+
+
 def test_options_that_an_upsert_needs(root: Path, to: Path) -> None:
     put(root, {"id": 1, "v": 1})
     with pytest.raises(ConfigError, match="an upsert needs them"):

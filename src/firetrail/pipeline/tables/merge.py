@@ -85,9 +85,11 @@ class _BucketMerger:
     def __init__(self, task: MergeTask) -> None:
         self._task = task
         schema = task.columns.schema
+        staged = schema.append(pa.field(DELETE, pa.bool_()))
         self._new = pa.concat_tables(
-            [schema.append(pa.field(DELETE, pa.bool_())).empty_table()]
-            + [table for staged in task.staged for table in staged.read(task.lake)]
+            [staged.empty_table()]
+            # a task that was done before another one showed a new column does not have it
+            + [cast_rows(table, staged) for some in task.staged for table in some.read(task.lake)]
         )
         self._old = pa.concat_tables(
             [schema.empty_table()] + [self._read(path) for path in task.files]
