@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from firetrail.errors import ConfigError
+from firetrail.pipeline.kernels.pick import TIME_MAX, TIME_MIN
 from firetrail.pipeline.source.options import (
     EARLIEST,
     INTERNAL_OPTIONS,
@@ -27,6 +28,8 @@ EXAMPLES = {
     "endingOffsets": "latest",
     "startingTimestamp": "1700000000000",
     "endingTimestamp": "0",
+    "startingOffsetsByTimestamp": '{"T": {"0": 1700000000000}}',
+    "endingOffsetsByTimestamp": '{"T": {"b/0": 1700000000000}}',
     "queueIds": "0, 2",
     "startingPhysicalOffset": "100",
     "endingPhysicalOffset": "0",
@@ -95,6 +98,20 @@ def test_offsets_are_parsed_by_queue() -> None:
     assert options.ending_offsets.of("T", 1) == LATEST
 
 
+def test_times_are_parsed_by_queue() -> None:
+    given = {
+        "namesrv": "h:9876",
+        "startingoffsetsbytimestamp": '{"T": {"0": 5}}',
+        "ENDINGOFFSETSBYTIMESTAMP": '{"T": {"b/0": 9}}',
+    }
+    options = parse_options(given)
+    assert options.times_of("T", 0, "a") == (5, TIME_MAX)
+    assert options.times_of("T", 0, "b") == (5, 9)
+    assert options.times_of("T", 1, "a") == (TIME_MIN, TIME_MAX)
+    plain = parse_options({"path": "s", "startingTimestamp": "3", "endingTimestamp": "4"})
+    assert plain.times_of("T", 0) == (3, 4)
+
+
 def test_topics_to_follow() -> None:
     assert ReadOptions("s").follows("any")
     assert ReadOptions("s", subscribe=("a",)).follows("a")
@@ -149,6 +166,9 @@ def test_view_and_columns_are_known_without_other_options() -> None:
         ("startingOffsets", '{"T": {"x": 5}}'),
         ("startingOffsets", '{"T": {"0": -3}}'),
         ("endingOffsets", "earliest"),
+        ("startingOffsetsByTimestamp", '{"T": {"0": -1}}'),
+        ("startingOffsetsByTimestamp", "1700000000000"),
+        ("endingOffsetsByTimestamp", '{"T": {"0": "yesterday"}}'),
         ("startingTimestamp", "yesterday"),
         ("startingTimestamp", "-1"),
         ("subscribe", "a,,b"),
@@ -214,6 +234,18 @@ def test_a_missing_path_says_how_to_give_one() -> None:
         ),
         ({"assign": '{"T": [0]}', "endingOffsets": '{"U": {"0": 5}}'}, "'U/0': assign leaves"),
         ({"startingOffsets": "latest", "startingTimestamp": "1"}, "give only one of the two"),
+        (
+            {"startingOffsetsByTimestamp": "{}", "startingOffsets": "latest"},
+            "cannot be used together with startingOffsets; give only one",
+        ),
+        ({"startingOffsetsByTimestamp": "{}", "startingTimestamp": "1"}, "together with starti"),
+        ({"endingOffsetsByTimestamp": "{}", "endingOffsets": "latest"}, "together with endingOff"),
+        ({"endingOffsetsByTimestamp": "{}", "endingTimestamp": "1"}, "together with endingTimes"),
+        ({"endingOffsetsByTimestamp": "{}", "view": "log"}, "does not apply to view=log"),
+        (
+            {"startingOffsetsByTimestamp": '{"T": {"1": 5}}', "assign": '{"T": [0]}'},
+            "startingOffsetsByTimestamp = 'T/1': assign leaves out this queue",
+        ),
         ({"maxOffsetsPerTrigger": "1"}, "PerTrigger = '1': does not apply to a batch read"),
         ({"key": "k"}, "key = 'k': needs the option subscribe or assign"),
         (
@@ -235,6 +267,7 @@ def test_options_that_do_not_go_together(given: dict[str, str], message: str) ->
     [
         ({"endingOffsets": "latest"}, "does not apply to a stream"),
         ({"endingTimestamp": "5"}, "does not apply to a stream"),
+        ({"endingOffsetsByTimestamp": "{}"}, "does not apply to a stream"),
         ({"key": "k", "subscribe": "a"}, "does not apply to a stream"),
         ({"view": "damage"}, "does not apply to a stream"),
         ({"view": "log", "maxOffsetsPerTrigger": "1"}, "does not apply to view=log"),

@@ -152,6 +152,9 @@ def test_options_that_need_queues_are_refused(url: str) -> None:
         ("endingOffsets", "latest"),
         ("subscribePattern", ".*"),
         ("queueIds", "1"),
+        ("assign", '{"T": [0]}'),
+        ("startingOffsetsByTimestamp", '{"T": {"0": 1}}'),
+        ("endingOffsetsByTimestamp", '{"T": {"0": 1}}'),
     ):
         with pytest.raises(ConfigError, match="does not apply to remote stores"):
             rows_with({"path": url, name: value})

@@ -171,6 +171,20 @@ class TestQueues:
             row for row in consumed(path) if row["store_time"].timestamp() * 1000 >= since
         ]
 
+    def test_each_queue_can_begin_at_a_time_of_its_own(self, path: Path) -> None:
+        fill(path, some_messages(50))
+        since = START_MS + 30 * STEP_MS
+        times = json.dumps({"usual": {"1": since}})
+        options = {"path": str(path), "startingOffsetsByTimestamp": times}
+        stream = QueueStreamReader(parse_options(options, stream=True), NAMES)
+        _, rows = batch(stream, stream.initialOffset())
+        assert by_place(rows) == [
+            row
+            for row in consumed(path)
+            if (row["topic"], row["queue_id"]) != ("usual", 1)
+            or row["store_time"].timestamp() * 1000 >= since
+        ]
+
     def test_tags_and_columns(self, path: Path) -> None:
         fill(path, some_messages(30))
         options = parse_options(

@@ -70,6 +70,14 @@ def rows(bounds: Bounds = NO_BOUNDS, /, **given: str) -> list[dict[str, Any]]:
             NO_BOUNDS,
         ),
         ({"startingTimestamp": "FIRST", "endingTimestamp": "LAST"}, NO_BOUNDS),
+        ({"startingOffsetsByTimestamp": '{"usual": {"1": FIRST}}'}, NO_BOUNDS),
+        (
+            {
+                "startingOffsetsByTimestamp": '{"usual": {"1": FIRST}}',
+                "endingOffsetsByTimestamp": '{"usual": {"0": LAST, "1": LAST}}',
+            },
+            NO_BOUNDS,
+        ),
         ({"queueIds": "1"}, NO_BOUNDS),
         ({"startingPhysicalOffset": "9000", "endingPhysicalOffset": "20000"}, NO_BOUNDS),
         ({}, Bounds(topics=frozenset({"usual"}), queue_ids=frozenset({1}))),
@@ -83,7 +91,10 @@ def test_rows_equal_those_of_the_files(
     everything = rows(path=str(root))
     times = [int(row["store_time"].timestamp() * 1000) for row in everything]
     marks = {"FIRST": str(times[50]), "LAST": str(times[200])}
-    given = {name: marks.get(value, value) for name, value in options.items()}
+    given = {
+        name: re.sub("FIRST|LAST", lambda mark: marks[mark[0]], value)
+        for name, value in options.items()
+    }
     expected = rows(bounds, path=str(root), **given)
     assert expected
     assert rows(bounds, namesrv=namesrv, **given) == expected

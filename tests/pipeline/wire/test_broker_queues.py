@@ -1,10 +1,12 @@
 """Searches in the queues of brokers."""
 
 import asyncio
+from collections.abc import Callable
 
 import pytest
 
 from firetrail.client.consumers.pull_client import PullResult
+from firetrail.format.names import OFFSET_MAX
 from firetrail.pipeline.kernels.pick import TIME_MAX
 from firetrail.pipeline.source.options import parse_options
 from firetrail.pipeline.wire import broker_queues as module
@@ -35,6 +37,10 @@ def test_sizes_of_what_is_no_record(monkeypatch: pytest.MonkeyPatch) -> None:
         assert cluster.sizes([(MessageQueue("T", "b", 0), 0, MESSAGES)]) == [100 * MESSAGES]
 
 
+def returning(times: tuple[int, int]) -> Callable[[MessageQueue], tuple[int, int]]:
+    return lambda _: times
+
+
 @pytest.mark.parametrize("what", ["times", "physical_offsets"])
 @pytest.mark.parametrize("missing", [20, 49, 50, 51, 74, 90])
 def test_a_message_that_is_not_given_hides_no_others(
@@ -52,8 +58,9 @@ def test_a_message_that_is_not_given_hides_no_others(
     queue = MessageQueue("T", "b", 0)
     with Cluster(parse_options({"namesrv": "127.0.0.1:1"})) as cluster:
         for low in range(1, MESSAGES):
-            asked = {"times": (1, TIME_MAX)} | {what: (low, 80)}
-            ((begin, end),) = cluster.cut([(queue, 0, MESSAGES)], **asked)
+            asked = {"times": (1, TIME_MAX), "physical_offsets": (0, OFFSET_MAX)}
+            times, places = (asked | {what: (low, 80)}).values()
+            ((begin, end),) = cluster.cut([(queue, 0, MESSAGES)], returning(times), places)
             wanted = range(max(low, DELETED), 80)
             assert not wanted or (begin <= wanted[0] and end >= 80)
             if missing not in range(begin, end):

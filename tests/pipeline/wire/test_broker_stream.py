@@ -62,6 +62,9 @@ class TestOffsets:
         assert later.initialOffset() == reader.initialOffset()
         sooner = reader_of(broker, subscribe="T", startingTimestamp="1")
         assert sooner.initialOffset() == earliest
+        times = '{"T": {"1": 99999999999999}}'
+        mixed = reader_of(broker, subscribe="T", startingOffsetsByTimestamp=times)
+        assert mixed.initialOffset() == {"T": {f"{name}/0": 0, f"{name}/1": 20}}
         with pytest.raises(ConfigError, match="no such topic"):
             reader_of(broker, subscribe="nix").initialOffset()
 

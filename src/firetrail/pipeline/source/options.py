@@ -81,13 +81,13 @@ class _DamageMode(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ReadBoundary:
-    """The start or end of a read in every queue: one of the queue's ends, or offsets by queue."""
+    """The start or end of a read in every queue: one of its ends, or offsets or times by queue."""
 
     default: int
     offsets: dict[str, dict[QueueName, int]] = field(default_factory=dict)
 
     def of(self, topic: str, queue_id: int, broker: str = "") -> int:
-        """Return the offset for a queue, which may be EARLIEST or LATEST."""
+        """Return the value for a queue; an offset may be EARLIEST or LATEST."""
         known = self.offsets.get(topic, {})
         anywhere = known.get(QueueName("", queue_id), self.default)
         return known.get(QueueName(broker, queue_id), anywhere)
@@ -116,6 +116,9 @@ class ReadOptions:
     ending_offsets: ReadBoundary | None = None
     starting_timestamp: int = TIME_MIN
     ending_timestamp: int = TIME_MAX
+    starting_times: ReadBoundary | None = None
+    """Store times by queue, instead of offsets."""
+    ending_times: ReadBoundary | None = None
     queue_ids: tuple[int, ...] | None = None
     starting_physical_offset: int = 0
     ending_physical_offset: int = OFFSET_MAX
@@ -136,6 +139,20 @@ class ReadOptions:
         """The store or brokers, for messages."""
         return self.path or ", ".join(self.paths) or f"namesrv={self.namesrv}"
 
+    @property
+    def starts_at_time(self) -> bool:
+        """Whether a new stream begins at times, and not at offsets."""
+        return self.starting_times is not None or self.starting_timestamp > TIME_MIN
+
+    def times_of(self, topic: str, queue_id: int, broker: str = "") -> tuple[int, int]:
+        """Return the store times of a queue's messages to read; the end is excluded."""
+        since, until = self.starting_timestamp, self.ending_timestamp
+        if self.starting_times is not None:
+            since = self.starting_times.of(topic, queue_id, broker)
+        if self.ending_times is not None:
+            until = self.ending_times.of(topic, queue_id, broker)
+        return since, until
+
     def follows_queue(self, topic: str, queue_id: int, broker: str = "") -> bool:
         """Whether a queue is to be read."""
         if self.assign is None:
@@ -150,6 +167,8 @@ class ReadOptions:
         for name, boundary in (
             ("startingOffsets", self.starting_offsets),
             ("endingOffsets", self.ending_offsets),
+            ("startingOffsetsByTimestamp", self.starting_times),
+            ("endingOffsetsByTimestamp", self.ending_times),
         ):
             for topic, by_queue in (boundary.offsets if boundary else {}).items():
                 yield from ((name, topic, queue) for queue in by_queue)
@@ -260,7 +279,18 @@ def _boundary(default: int, *words: str) -> Callable[[str], ReadBoundary]:
     return parse
 
 
+def _times(default: int) -> Callable[[str], ReadBoundary]:
+    def parse(text: str) -> ReadBoundary:
+        times = parse_offsets_by(QueueName.parse, json.loads(text))
+        if any(time < 0 for by_queue in times.values() for time in by_queue.values()):
+            raise ValueError
+        return ReadBoundary(default, times)
+
+    return parse
+
+
 _JSON = '{"TOPIC": {"0": 5, "1": -2}}, where -2 is earliest and -1 latest'
+_TIMES = '{"TOPIC": {"0": 1700000000000}}, ms since 1970 by topic and queue'
 _POSITIVE, _TIME = Whole(1, INT64_MAX), Whole(0, INT64_MAX, "ms since 1970")
 OPTIONS = (
     Option("path", "path", Parsed(_place, "a folder, or a URL that Arrow or fsspec can open")),
@@ -282,6 +312,8 @@ OPTIONS = (
     ),
     Option("startingTimestamp", "starting_timestamp", _TIME),
     Option("endingTimestamp", "ending_timestamp", _TIME),
+    Option("startingOffsetsByTimestamp", "starting_times", Parsed(_times(TIME_MIN), _TIMES)),
+    Option("endingOffsetsByTimestamp", "ending_times", Parsed(_times(TIME_MAX), _TIMES)),
     Option("key", "key", some_text("a key or unique key of messages")),
     Option("tags", "tags", Parsed(_tags, "a list of tags, separated by ||")),
     Option("columns", "columns", Parsed(_columns, f"some of {', '.join(NAMES)}")),
@@ -312,6 +344,8 @@ _EXCLUDED_BY = {
     "startingOffsets": ("startingTimestamp", _LOG),
     "endingOffsets": ("endingTimestamp", _STREAM, _LOG),
     "endingTimestamp": (_STREAM,),
+    "startingOffsetsByTimestamp": ("startingOffsets", "startingTimestamp", _LOG),
+    "endingOffsetsByTimestamp": ("endingOffsets", "endingTimestamp", _STREAM, _LOG),
     "queueIds": (_STREAM, _LOG),
     "startingPhysicalOffset": (_STREAM,),
     "endingPhysicalOffset": (_STREAM,),

@@ -109,10 +109,8 @@ class QueueStreamReader(StreamReader):
                 low, high = queue_ends(view, queue)
                 name = queue.topic, queue.queue_id
                 begin = resolve(name, boundary, low, high, high, options)
-                if options.starting_timestamp > TIME_MIN:
-                    begin, _ = by_time(
-                        view, queue, low, high, (options.starting_timestamp, TIME_MAX)
-                    )
+                if options.starts_at_time:
+                    begin, _ = by_time(view, queue, low, high, options.times_of(*name))
                 found.setdefault(queue.topic, {})[queue.queue_id] = begin
         return as_json(found)
 

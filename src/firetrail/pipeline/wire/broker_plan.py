@@ -52,10 +52,10 @@ def plan_wire(
         check_queues(queues, options, bounds)
         all_ends = cluster.ends(followed(queues, options))
         requested = [_requested(ends, options, bounds) for ends in all_ends]
-        since = max(options.starting_timestamp, bounds.times[0])
-        until = min(options.ending_timestamp, bounds.times[1])
         cuts = cluster.cut(
-            [part[:3] for part in requested], (since, until), bounds.physical_offsets
+            [part[:3] for part in requested],
+            lambda queue: times_of(options, queue, bounds),
+            bounds.physical_offsets,
         )
         parts = [
             BrokerPart(part.queue, begin, end)
@@ -72,6 +72,14 @@ def plan_wire(
 def followed(queues: Iterable[MessageQueue], options: ReadOptions) -> list[MessageQueue]:
     """Return the queues that the options select."""
     return [q for q in queues if options.follows_queue(q.topic, q.queue_id, q.broker_name)]
+
+
+def times_of(
+    options: ReadOptions, queue: MessageQueue, bounds: Bounds = NO_BOUNDS
+) -> tuple[int, int]:
+    """Return the store times of a queue's messages to read."""
+    since, until = options.times_of(queue.topic, queue.queue_id, queue.broker_name)
+    return max(since, bounds.times[0]), min(until, bounds.times[1])
 
 
 def check_queues(

@@ -188,7 +188,7 @@ class Cluster:
     def cut(
         self,
         ranges: Iterable[tuple[MessageQueue, int, int]],
-        times: tuple[int, int],
+        times_of: Callable[[MessageQueue], tuple[int, int]],
         physical_offsets: tuple[int, int] = (0, OFFSET_MAX),
     ) -> list[tuple[int, int]]:
         """Cut ranges to the messages within the given store times and physical offsets.
@@ -200,7 +200,7 @@ class Cluster:
         async def ask(asked: tuple[MessageQueue, int, int]) -> tuple[int, int]:
             queue, begin, end = asked
             for (low, high), limits, field in (
-                (times, (TIME_MIN, TIME_MAX), attrgetter("store_time")),
+                (times_of(queue), (TIME_MIN, TIME_MAX), attrgetter("store_time")),
                 (physical_offsets, (0, OFFSET_MAX), attrgetter("physical_offset")),
             ):
                 if low > limits[0]:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxBytes, ReadMaxRows
 
-from firetrail.pipeline.kernels.pick import TIME_MAX, TIME_MIN
 from firetrail.pipeline.logger import LOGGER
 from firetrail.pipeline.source.options import LATEST, QueueName, ReadBoundary, parse_offsets_by
 from firetrail.pipeline.source.partition import read_partition
@@ -21,6 +21,7 @@ from firetrail.pipeline.wire.broker_plan import (
     followed,
     measured,
     split_parts,
+    times_of,
 )
 from firetrail.pipeline.wire.broker_queues import Cluster, OffsetRange, name_of
 from firetrail.pipeline.wire.broker_reader import read_wire
@@ -48,9 +49,8 @@ class WireStreamReader(StreamReader):
             queues = cluster.queues(NO_BOUNDS)
             check_queues(queues, options)
             all_ends = cluster.ends(followed(queues, options))
-            if options.starting_timestamp > TIME_MIN:
-                times = options.starting_timestamp, TIME_MAX
-                begins = [begin for begin, _ in cluster.cut(all_ends, times)]
+            if options.starts_at_time:
+                begins = [begin for begin, _ in cluster.cut(all_ends, partial(times_of, options))]
             else:
                 boundary = options.starting_offsets or ReadBoundary(LATEST)
                 begins = [self._resolved(ends, boundary) for ends in all_ends]

@@ -91,6 +91,27 @@ class TestTimes:
                 and row["store_time"].timestamp() * 1000 + 0.5 < until
             ]
 
+    @pytest.mark.parametrize("key", ["", "all"])
+    def test_queues_can_have_times_of_their_own(self, store: Path, key: str) -> None:
+        middle = START_MS + 70 * STEP_MS
+        columns = (*PLACE, "store_time")
+        given = {"path": str(store)} | ({"subscribe": "usual", "key": key} if key else {})
+        everything = rows_with(given, columns)
+        options = {
+            "startingOffsetsByTimestamp": json.dumps({"usual": {"0": middle}}),
+            "endingOffsetsByTimestamp": json.dumps({"usual": {"1": middle}}),
+        }
+        expected = [
+            row
+            for row in everything
+            if (row["topic"] == "rare")
+            or (row["store_time"].timestamp() * 1000 >= middle) == (row["queue_id"] == 0)
+        ]
+        assert rows_with(given | options, columns) == expected
+        for name in options:
+            with pytest.raises(ConfigError, match=rf"{name} = 'usual/7': no such queue"):
+                rows_with({"path": str(store), name: '{"usual": {"7": 1}}'})
+
     def test_a_range_of_times_without_messages_is_empty(self, store: Path) -> None:
         assert rows_of(store, startingTimestamp=str(START_MS * 2)) == []
         assert rows_of(store, endingTimestamp="0") == []

@@ -250,8 +250,7 @@ def _requested(view: StoreView, queue: ConsumeQueue, options: ReadOptions) -> tu
     name = queue.topic, queue.queue_id
     begin = resolve(name, options.starting_offsets, low, high, low, options)
     end = resolve(name, options.ending_offsets, low, high, high, options)
-    times = (options.starting_timestamp, options.ending_timestamp)
-    return by_time(view, queue, begin, max(begin, end), times)
+    return by_time(view, queue, begin, max(begin, end), options.times_of(*name))
 
 
 def resolve(

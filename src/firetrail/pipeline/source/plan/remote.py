@@ -34,6 +34,8 @@ def plan_remote(
         ("assign", options.assign),
         ("startingOffsets", options.starting_offsets),
         ("endingOffsets", options.ending_offsets),
+        ("startingOffsetsByTimestamp", options.starting_times),
+        ("endingOffsetsByTimestamp", options.ending_times),
         ("queueIds", options.queue_ids),
         ("subscribePattern", options.subscribe_pattern),
     ):
