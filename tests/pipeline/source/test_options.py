@@ -41,6 +41,8 @@ EXAMPLES = {
     "minPartitions": "7",
     "maxOffsetsPerTrigger": "100",
     "maxBytesPerTrigger": "1000000",
+    "minOffsetsPerTrigger": "10",
+    "maxTriggerDelay": "15m",
     "failOnDataLoss": "false",
     "path": "s",
     "paths": '["s", "t"]',
@@ -169,6 +171,9 @@ def test_view_and_columns_are_known_without_other_options() -> None:
         ("startingOffsetsByTimestamp", '{"T": {"0": -1}}'),
         ("startingOffsetsByTimestamp", "1700000000000"),
         ("endingOffsetsByTimestamp", '{"T": {"0": "yesterday"}}'),
+        ("maxTriggerDelay", "soon"),
+        ("maxTriggerDelay", "5 parsecs"),
+        ("maxTriggerDelay", "-5s"),
         ("startingTimestamp", "yesterday"),
         ("startingTimestamp", "-1"),
         ("subscribe", "a,,b"),
@@ -192,7 +197,26 @@ def test_a_wrong_value_says_what_is_allowed(name: str, value: str) -> None:
     assert allowed in str(caught.value)
 
 
-@pytest.mark.parametrize("name", ["maxOffsetsPerTrigger", "maxBytesPerTrigger"])
+@pytest.mark.parametrize(
+    ("text", "ms"),
+    [
+        ("500", 500),
+        ("7ms", 7),
+        ("30S", 30_000),
+        ("15 m", 900_000),
+        ("2min", 120_000),
+        ("1h", 3600000),
+    ],
+)
+def test_durations_are_written_as_in_spark(text: str, ms: int) -> None:
+    given = {"path": "s", "MINOFFSETSPERTRIGGER": "5", "maxtriggerdelay": text}
+    options = parse_options(given, stream=True)
+    assert (options.min_offsets_per_trigger, options.max_trigger_delay_ms) == (5, ms)
+
+
+@pytest.mark.parametrize(
+    "name", ["maxOffsetsPerTrigger", "maxBytesPerTrigger", "minOffsetsPerTrigger"]
+)
 def test_a_limit_must_be_positive(name: str) -> None:
     with pytest.raises(ConfigError, match="at least 1"):
         parse_options({"path": "s", name: "0"}, stream=True)
@@ -247,6 +271,8 @@ def test_a_missing_path_says_how_to_give_one() -> None:
             "startingOffsetsByTimestamp = 'T/1': assign leaves out this queue",
         ),
         ({"maxOffsetsPerTrigger": "1"}, "PerTrigger = '1': does not apply to a batch read"),
+        ({"minOffsetsPerTrigger": "1"}, "PerTrigger = '1': does not apply to a batch read"),
+        ({"maxTriggerDelay": "1s"}, "Delay = '1s': does not apply to a batch read"),
         ({"key": "k"}, "key = 'k': needs the option subscribe or assign"),
         (
             {"view": "log", "startingOffsets": "earliest"},
@@ -271,7 +297,13 @@ def test_options_that_do_not_go_together(given: dict[str, str], message: str) ->
         ({"key": "k", "subscribe": "a"}, "does not apply to a stream"),
         ({"view": "damage"}, "does not apply to a stream"),
         ({"view": "log", "maxOffsetsPerTrigger": "1"}, "does not apply to view=log"),
+        ({"view": "log", "minOffsetsPerTrigger": "1"}, "does not apply to view=log"),
         ({"maxOffsetsPerTrigger": "1", "maxBytesPerTrigger": "1"}, "give only one of the two"),
+        ({"maxTriggerDelay": "1s"}, "needs the option minOffsetsPerTrigger"),
+        (
+            {"minOffsetsPerTrigger": "9", "maxOffsetsPerTrigger": "5"},
+            "minOffsetsPerTrigger = 9: must be at most maxOffsetsPerTrigger, which is 5",
+        ),
     ],
 )
 def test_options_that_are_not_for_streams(given: dict[str, str], message: str) -> None:

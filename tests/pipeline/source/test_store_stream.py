@@ -4,13 +4,20 @@ import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, ReadMaxRows
-from tests.helpers import PATIENCE_S, START_MS, Machine, small_config
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    ReadMinRows,
+)
+from tests.helpers import PATIENCE_S, START_MS, Machine, ManualClock, small_config
 from tests.pipeline.source.shelf import (
     STEP_MS,
     by_place,
@@ -24,6 +31,7 @@ from tests.stores import records
 
 from firetrail import Message, Store
 from firetrail.errors import ConfigError, DataLostError
+from firetrail.pipeline.source import trigger_delay
 from firetrail.pipeline.source.options import parse_options
 from firetrail.pipeline.source.schema import NAMES
 from firetrail.pipeline.source.store_stream import LogStreamReader, QueueStreamReader
@@ -194,6 +202,33 @@ class TestQueues:
         _, rows = batch(stream, stream.initialOffset())
         assert {row["tags"] for row in rows} == {"A"}
         assert list(rows[0]) == ["tags", "size"]
+
+    def test_small_batches_wait(self, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        clock = ManualClock()
+        monkeypatch.setattr(trigger_delay, "SYSTEM", SimpleNamespace(clock=clock))
+        machine = fill(path, some_messages(3))
+        stream = reader(path, minOffsetsPerTrigger="10", maxTriggerDelay="15m")
+        assert stream.getDefaultReadLimit() == ReadMinRows(10)
+        start, rows = batch(stream, stream.initialOffset())
+        assert len(rows) == 3, "the first batch does not wait"
+        fill(path, some_messages(4, 10), machine)
+        assert batch(stream, start) == (start, [])
+        everything, rows = batch(stream, start, ReadAllAvailable())
+        assert len(rows) == 4, "Trigger.Once has everything"
+        fill(path, some_messages(4, 20), machine)
+        assert batch(stream, everything) == (everything, [])
+        fill(path, some_messages(6, 30), machine)
+        start, rows = batch(stream, everything)
+        assert len(rows) == 10
+        fill(path, some_messages(1, 40), machine)
+        assert batch(stream, start) == (start, [])
+        clock.advance(15 * 60_000)
+        start, rows = batch(stream, start)
+        assert len(rows) == 1, "the delay is over"
+        fill(path, some_messages(2, 50), machine)
+        assert batch(stream, start) == (start, [])
+        stream.prepareForTriggerAvailableNow()
+        assert len(batch(stream, start)[1]) == 2
 
     def test_available_now(self, path: Path) -> None:
         """Messages that arrive during a run are left for the next run."""

@@ -107,6 +107,18 @@ class TestOffsets:
         send(broker.namesrv, numbered(41, 45))
         assert read(reader, start, reader.latestOffset(start, ALL)) == list(range(41))
 
+    def test_small_batches_wait(self, broker: BackgroundBroker) -> None:
+        reader = reader_of(
+            broker, subscribe="T", minOffsetsPerTrigger="5", startingOffsets="earliest"
+        )
+        limit = reader.getDefaultReadLimit()
+        start = reader.latestOffset(reader.initialOffset(), limit)
+        assert start == reader.reportLatestOffset()
+        send(broker.namesrv, numbered(40, 44))
+        assert reader.latestOffset(start, limit) == start
+        send(broker.namesrv, numbered(44, 45))
+        assert reader.latestOffset(start, limit) == reader.reportLatestOffset()
+
     def test_lost_queues_and_messages_are_an_error(self, broker: BackgroundBroker) -> None:
         at_once = {"subscribe": "T", "retryTimeoutMs": "0"}
         reader = reader_of(broker, **at_once)
@@ -120,6 +132,25 @@ class TestOffsets:
         with pytest.raises(DataLostError, match="queue T/other/0 no longer exists"):
             reader.partitions({}, gone)
         assert not lenient.partitions({}, gone)
+
+
+@pytest.mark.slow
+def test_a_spark_stream_waits_for_messages(
+    spark: SparkSession, broker: BackgroundBroker, tmp_path: Path
+) -> None:
+    create(broker.namesrv, "T", 2)
+    send(broker.namesrv, numbered(0, 3))
+    writer = follow(spark, broker, minOffsetsPerTrigger="10").writeStream
+    writer = writer.option("checkpointLocation", str(tmp_path / "checkpoint"))
+    query = writer.start(str(tmp_path / "rows"), format="parquet")
+    try:
+        for count, expected in ((4, 3), (6, 13)):
+            query.processAllAvailable()
+            send(broker.namesrv, numbered(0, count))
+            query.processAllAvailable()
+            assert spark.read.parquet(str(tmp_path / "rows")).count() == expected
+    finally:
+        query.stop()
 
 
 def follow(spark: SparkSession, broker: BackgroundBroker, **options: str) -> DataFrame:

@@ -36,6 +36,10 @@ EARLIEST = -2
 LATEST = -1
 """Numbers that denote the ends of a queue, as in Kafka."""
 
+MAX_TRIGGER_DELAY_MS = 900_000
+"""Default of ``maxTriggerDelay``, as in Kafka: 15 minutes."""
+_UNITS_MS = {"": 1, "ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
+
 Q = TypeVar("Q")
 TopicOffsets = dict[str, dict[int, int]]
 
@@ -130,6 +134,8 @@ class ReadOptions:
     min_partitions: int = 1
     max_offsets_per_trigger: int | None = None
     max_bytes_per_trigger: int | None = None
+    min_offsets_per_trigger: int | None = None
+    max_trigger_delay_ms: int = MAX_TRIGGER_DELAY_MS
     fail_on_data_loss: bool = True
     bounds: str = ""
     """Bounds that ``firetrail.pipeline.sql`` derived from a query, as text (``filters``)."""
@@ -279,6 +285,14 @@ def _boundary(default: int, *words: str) -> Callable[[str], ReadBoundary]:
     return parse
 
 
+def _duration(text: str) -> int:
+    """Return the ms of a duration as Spark writes it: ``500ms``, ``30s``, ``15m``."""
+    parts = re.fullmatch(r"([0-9]{1,12})\s*([a-z]*)", text.strip().lower())
+    if parts is None:
+        raise ValueError
+    return int(parts[1]) * _UNITS_MS[parts[2]]
+
+
 def _times(default: int) -> Callable[[str], ReadBoundary]:
     def parse(text: str) -> ReadBoundary:
         times = parse_offsets_by(QueueName.parse, json.loads(text))
@@ -322,6 +336,8 @@ OPTIONS = (
     Option("minPartitions", "min_partitions", _POSITIVE),
     Option("maxOffsetsPerTrigger", "max_offsets_per_trigger", _POSITIVE),
     Option("maxBytesPerTrigger", "max_bytes_per_trigger", _POSITIVE),
+    Option("minOffsetsPerTrigger", "min_offsets_per_trigger", _POSITIVE),
+    Option("maxTriggerDelay", "max_trigger_delay_ms", Parsed(_duration, "a time as 30s or 15m")),
     Option("failOnDataLoss", "fail_on_data_loss", Flag()),
 )
 INTERNAL_OPTIONS = (
@@ -352,6 +368,8 @@ _EXCLUDED_BY = {
     "key": (_STREAM,),
     "maxOffsetsPerTrigger": ("maxBytesPerTrigger", _BATCH, _LOG),
     "maxBytesPerTrigger": (_BATCH,),
+    "minOffsetsPerTrigger": (_BATCH, _LOG),
+    "maxTriggerDelay": (_BATCH, _LOG),
 }
 """The other options and the kinds of reads that each option cannot be combined with."""
 _DAMAGE_ONLY = ("path", "view", "minPartitions")
@@ -396,6 +414,10 @@ def parse_options(given: Mapping[str, str], *, stream: bool = False) -> ReadOpti
     values = _TABLE.values(named)
     values["permissive"] = values.get("permissive") is _DamageMode.PERMISSIVE
     _check_together(named, values.get("view", View.QUEUE), stream)
+    least, most = (values.get(f"{end}_offsets_per_trigger") for end in ("min", "max"))
+    if least is not None and most is not None and least > most:
+        reason = f"must be at most maxOffsetsPerTrigger, which is {most}"
+        raise ConfigError("minOffsetsPerTrigger", least, reason)
     if "assign" in named:
         values["subscribe"] = tuple(values["assign"])
     if values.get("columns") is not None:
@@ -453,6 +475,9 @@ def _check_together(named: Mapping[str, str], view: View, stream: bool) -> None:
             raise ConfigError(
                 name, named[name], f"does not apply to view=damage, which has only {allowed}"
             )
+    if "maxTriggerDelay" in given and "minOffsetsPerTrigger" not in given:
+        reason = "needs the option minOffsetsPerTrigger, whose wait it limits"
+        raise ConfigError("maxTriggerDelay", named["maxTriggerDelay"], reason)
     if "key" in given and not {"subscribe", "assign"} & given:
         reason = "needs the option subscribe or assign: the index finds keys by topic"
         raise ConfigError("key", named["key"], reason)

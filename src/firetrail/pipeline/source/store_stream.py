@@ -21,6 +21,7 @@ from pyspark.sql.streaming.datasource import (
     ReadLimit,
     ReadMaxBytes,
     ReadMaxRows,
+    ReadMinRows,
     SupportsTriggerAvailableNow,
 )
 
@@ -55,6 +56,7 @@ from firetrail.pipeline.source.plan.ranges import (
 from firetrail.pipeline.source.plan.store_plan import check_readable
 from firetrail.pipeline.source.plan.store_splits import QueueRange, RowSelection
 from firetrail.pipeline.source.split_reader import read_split
+from firetrail.pipeline.source.trigger_delay import TriggerDelay
 from firetrail.pipeline.source.unit_reader import first_at_or_after
 from firetrail.store.inspect.view import StoreView
 
@@ -71,6 +73,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             raise ConfigError("path", options.path, "streams read local or mounted stores only")
         self._options = options
         self._columns = tuple(columns)
+        self._delay = TriggerDelay(options)
         self._target: dict[str, Any] | None = None  # the end of a run with AvailableNow
 
     def _open(self, topics: Iterable[str] | None) -> StoreView:
@@ -83,7 +86,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return ReadMaxRows(self._options.max_offsets_per_trigger)
         if self._options.max_bytes_per_trigger is not None:
             return ReadMaxBytes(self._options.max_bytes_per_trigger)
+        if self._options.min_offsets_per_trigger is not None:
+            return ReadMinRows(self._options.min_offsets_per_trigger)
         return ReadAllAvailable()
+
+    def _must_wait(self, count: int, limit: ReadLimit) -> bool:
+        """Return whether a micro-batch waits until there are more than ``count`` new messages."""
+        return self._target is None and self._delay.applies(count, limit)
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Remember the current end of the store."""
@@ -123,6 +132,8 @@ class QueueStreamReader(StreamReader):
             if self._target is not None:
                 ends = cut_to(ends, parse_offsets(self._target))
             empty, parts = self._between(view, reached, ends)
+            if self._must_wait(sum(part.range.count for part in parts), limit):
+                return start
             for part in (*empty, *_limited(view, parts, limit)):
                 if part.count or part.queue_id in reached.get(part.topic, {}):
                     reached.setdefault(part.topic, {})[part.queue_id] = part.end

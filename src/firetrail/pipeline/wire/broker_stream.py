@@ -68,6 +68,8 @@ class WireStreamReader(StreamReader):
             if self._target is not None:
                 ends = cut_to(ends, _parse(self._target))
             parts = self._between(all_ends, begun, ends)
+            if self._must_wait(sum(part.end - part.begin for part in parts), limit):
+                return start
             if isinstance(limit, ReadMaxBytes):
                 parts = measured(cluster, parts)
         for part in _limited(parts, limit):
