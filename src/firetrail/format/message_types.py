@@ -68,7 +68,7 @@ def begins_transaction(properties: Mapping[str, str], reconsume_times: int) -> b
     """Return whether a message that a client sends is stored as a half message.
 
     A message that was consumed before is not: consumers before RocketMQ 4.6.1 send it back with all
-        of its properties, although its transaction was committed long ago.
+    of its properties, although its transaction was committed long ago.
     """
     return not reconsume_times and TRAN_MSG in properties and is_transactional(properties)
 

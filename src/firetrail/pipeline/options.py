@@ -107,7 +107,7 @@ class OptionTable:
             if option is None:
                 hint, names = did_you_mean(key, self._listed), ", ".join(self._listed)
                 reason = f"no such option{hint}; the options are {names}"
-                raise ConfigError(key, _shown(key, text), reason)
+                raise ConfigError(key, _masked(key, text), reason)
             found[option.name] = text
         return found
 
@@ -117,6 +117,6 @@ class OptionTable:
         return {option.target: option.parse(text) for option, text in options}
 
 
-def _shown(name: str, value: str) -> str:
+def _masked(name: str, value: str) -> str:
     """Return the value of an unknown option for an error, unless it may be a secret."""
     return HIDDEN if any(word in name.lower() for word in _SECRET_WORDS) else value

@@ -181,7 +181,7 @@ async def adopted_settings(master: str, access: Access | None = None) -> Adopted
     """
     client = RemotingClient(access=access)
     try:
-        told = await Master(client, MasterAddress(master)).settings()
+        settings = await Master(client, MasterAddress(master)).settings()
     except NotReachedError as error:
         await _check_is_no_ha_port(client, master)
         raise NotReachedError(
@@ -190,13 +190,14 @@ async def adopted_settings(master: str, access: Access | None = None) -> Adopted
         ) from None
     finally:
         await client.close()
-    if is_slave_role(told.get("brokerRole", "")):
+    if is_slave_role(settings.get("brokerRole", "")):
         raise ReplicationError(
-            f"the broker at {master} is a slave itself, with brokerId {told.get('brokerId', '?')}; "
+            f"the broker at {master} is a slave itself, with brokerId "
+            f"{settings.get('brokerId', '?')}; "
             "give the address of its master"
         )
-    adopted = {key: told[key] for key in ADOPTED if key in told}
-    return AdoptedSettings(adopted | {NAME_SERVERS: _name_servers(told)})
+    adopted = {key: settings[key] for key in ADOPTED if key in settings}
+    return AdoptedSettings(adopted | {NAME_SERVERS: _name_servers(settings)})
 
 
 async def _check_is_no_ha_port(client: RemotingClient, address: str) -> None:
@@ -209,19 +210,19 @@ async def _check_is_no_ha_port(client: RemotingClient, address: str) -> None:
     _, port = split_address(address)
     broker = f"{address.removesuffix(str(port))}{port - 1}"
     try:
-        told = await Master(client, MasterAddress(broker), PRECEDING_S).settings()
+        settings = await Master(client, MasterAddress(broker), PRECEDING_S).settings()
     except (FiretrailError, OSError):
-        told = {}
-    if told.get("haListenPort") == str(port):
+        settings = {}
+    if settings.get("haListenPort") == str(port):
         raise ReplicationError(f"{is_not} broker, {broker}")
     if await is_ha_port(address):
         raise ReplicationError(f"{is_not} broker, whose port is listenPort in its broker.conf")
 
 
-def _name_servers(told: Mapping[str, str]) -> str:
+def _name_servers(settings: Mapping[str, str]) -> str:
     """Return the name servers in the settings of a master; none if they are not addresses."""
     try:
-        return ADDRESSES.check(told.get(NAME_SERVERS, "").strip())
+        return ADDRESSES.check(settings.get(NAME_SERVERS, "").strip())
     except ValueError:
         return ""
 

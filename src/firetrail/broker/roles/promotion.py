@@ -117,7 +117,7 @@ class Promotion:
         return request.answer(body=self.status.encode(standard=True))
 
     def _epochs(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
-        """Tell the epochs. A master without any begins the first one if a replica asks."""
+        """Return the epochs. A master without any begins the first one if a replica asks."""
         broker = self._broker
         is_asked = EpochHeader.decode(request.fields).replica and not self.step
         if is_asked and broker.replica is None and not broker.epochs.epochs:

@@ -116,11 +116,11 @@ class LocalMember:
         Another cluster may use the same ports. The store is closed for a moment during a change of
         the role, so its process decides only if the member has never been in a group.
         """
-        told = status.group.seen.group if status.group and status.group.seen else ""
+        running_group = status.group.seen.group if status.group and status.group.seen else ""
         memory = MemberFile(SYSTEM, self.store).memory if self.store.is_dir() else NOTHING_SEEN
-        if memory is None or not told:
+        if memory is None or not running_group:
             return True
-        return told == memory.group if memory.group else self.process is not None
+        return running_group == memory.group if memory.group else self.process is not None
 
 
 class LocalCluster:

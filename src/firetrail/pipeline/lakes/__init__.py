@@ -1,1 +1,1 @@
-"""The folders of lakes, local or remote: their files, and the one that says what a lake holds."""
+"""The folders of lakes, local or remote: their files, and the manifest."""

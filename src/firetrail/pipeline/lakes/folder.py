@@ -1,7 +1,7 @@
 """A folder of a lake, in a file system that Arrow or fsspec opens.
 
-Such a file system is taken for one that makes a file visible and durable when it is closed, and has
-neither locks nor conditional writes. :mod:`firetrail.pipeline.lakes.local_folder` has both syncs
+It is assumed that such a file system makes a file visible and durable on close, and has neither
+locks nor conditional writes. :mod:`firetrail.pipeline.lakes.local_folder` has both syncs
 and a lock.
 """
 
@@ -89,7 +89,7 @@ class LakeFolder:
         except FileNotFoundError:
             return
 
-    # -- the file that says what the lake holds -----------------------------------------------
+    # -- the manifest --------------------------------------------------------------------------
 
     def stored(self, name: str) -> Stored | None:
         """Return a file that :meth:`exchange` is to replace; None if it does not exist."""

@@ -132,7 +132,7 @@ class S3Connection:
 
     @contextmanager
     def naming_arrow(self, place: str, bucket: str) -> Iterator[None]:
-        """Do the same for an error of Arrow, which names what the server answered in its text."""
+        """Do the same for errors of Arrow, whose text contains the code."""
         try:
             yield
         except OSError as error:

@@ -69,7 +69,7 @@ def own_name(name: str, known: Collection[str] = tuple(BY_NAME)) -> str:
 
 
 def check_names(names: Sequence[str], known: Collection[str]) -> None:
-    """Raise ConfigError for a column that is unknown or named twice, and if there is none."""
+    """Raise ConfigError for a column that is unknown or named twice, or if no column is named."""
     for name in names:
         if name not in known:
             hint, existing = did_you_mean(name, known), ", ".join(known)

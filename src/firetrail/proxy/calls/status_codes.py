@@ -62,5 +62,5 @@ def error_of(error: Exception) -> ProxyError:
 
 def status_of(error: Exception) -> Status:
     """Return the status of the response to a call that failed."""
-    told = error_of(error)
-    return Status(code=told.code, message=told.text)
+    translated = error_of(error)
+    return Status(code=translated.code, message=translated.text)

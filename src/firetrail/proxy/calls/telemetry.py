@@ -291,11 +291,11 @@ class _TelemetryStream:
 
     def _fail(self, error: Exception) -> None:
         """End the stream: clients open another one, and send their settings again."""
-        told = error_of(error)
-        if told.code == Code.UNAUTHORIZED:
-            refuse(self._stream, told)
+        translated = error_of(error)
+        if translated.code == Code.UNAUTHORIZED:
+            refuse(self._stream, translated)
         else:
-            self._stream.finish(_ending(told.code), told.text)
+            self._stream.finish(_ending(translated.code), translated.text)
 
     def closed(self) -> None:
         """End the stream when the client does."""

@@ -85,7 +85,7 @@ class HATransfers:
         """Send one transfer without waiting; return whether the rest is left to :meth:`send`.
 
         That method does all work that can take time: it serves replicas that lag, are limited by
-            flow control or read slowly.
+        flow control or read slowly.
 
         Args:
             connection: A socket that does not block.

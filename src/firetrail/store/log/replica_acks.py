@@ -137,9 +137,9 @@ class ReplicaAcks:
         with self._guard:
             known = self._acks.get(connection)
             since = known.since if known is not None else self._log.max_offset
-            told = connection if replica is None else replica
+            identity = connection if replica is None else replica
             is_leaving = known is not None and known.is_leaving
-            self._acks[connection] = _Confirmation(offset, member, told, since, is_leaving)
+            self._acks[connection] = _Confirmation(offset, member, identity, since, is_leaving)
             grown = self._update()
         if grown:
             self.on_progress()

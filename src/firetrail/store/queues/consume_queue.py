@@ -14,7 +14,7 @@ arithmetic or bisection, and every position follows from three others::
 - *max_offset* is moved by the dispatcher alone, one thread at a time. Readers look at it without a
   lock: a unit is written before the position that shows it.
 - *next_offset* is moved by puts, under the lock of the log. It is ahead of *max_offset* by the
-messages that are not dispatched yet.
+  messages that are not dispatched yet.
 
 *Deriving twice is harmless.* ``append`` knows the number of its first unit, skips the units that
 the queue has, and refuses a gap. Recovery, dispatch and rebuilding rely on this: they may begin
