@@ -47,6 +47,9 @@ def value_of(kind: str, text: str, **options: str) -> Any:
         ("decimal(38,38)", "1e-38", Decimal("1e-38")),
         ("double", "0.1", 0.1),
         ("double", "3", 3.0),
+        ("double", str(2**60), 2.0**60),
+        ("double", "9007199254740993.0", 2.0**53),
+        ("float", "-16777218", -16777218.0),
         ("float", "0.5", 0.5),
         ("string", '"\\ud83d\\ude00"', "😀"),
         ("binary", '"AP8="', b"\0\xff"),
@@ -81,6 +84,8 @@ def test_values_that_fit(kind: str, text: str, value: Any) -> None:
         ("decimal(10,2)", '"1_0"', "'1_0' is not a decimal(10,2)"),
         ("decimal(10,2)", '"NaN"', "'NaN' is not a decimal(10,2)"),
         ("double", "1e400", "is not a double: it is out of range"),
+        ("double", str(2**53 + 1), "9007199254740993 is not a double: it would be rounded"),
+        ("float", str(-(2**24) - 1), "-16777217 is not a float: it would be rounded"),
         ("double", "NaN", "not JSON: NaN is no number of JSON"),
         ("double", "-Infinity", "not JSON: -Infinity is no number of JSON"),
         ("float", "1e39", "is not a float: it is out of range"),
@@ -173,6 +178,22 @@ def test_a_schema_is_inferred_from_what_most_messages_have() -> None:
         "a bigint, n double, big decimal(20,0), l array<struct<k: boolean>>, neg double,"
         " wide decimal(38,0)"
     )
+
+
+def test_whole_numbers_beside_fractions_are_not_rounded() -> None:
+    spec = DecoderSpec.from_options({"format": "json"})
+    sample = [
+        *(b'{"id": 9007199254740993, "n": 9007199254740992}', b'{"id": 1.5, "n": 1.5}'),
+        b'{"long": 18446744073709551615}',
+        *(b'{"long": 0.0000000000000000001}', b'{"long": 2.5}'),
+    ]
+    schema = spec.infer(sample)[None]
+    assert schema.ddl == "id decimal(38,18), n double, long double"
+    decoded = spec.decoder(schema).decode(sample)
+    assert decoded.parts[0].rows.column("id").to_pylist()[:2] == [2**53 + 1, Decimal("1.5")]
+    assert [(each.message, each.reason) for each in decoded.rejects] == [
+        (2, "column long: 18446744073709551615 is not a double: it would be rounded")
+    ]
 
 
 def test_an_empty_body_deletes_if_the_options_say_so() -> None:

@@ -22,7 +22,7 @@ from pyarrow import json as arrow_json
 from firetrail.pipeline.decoding.arrow_types import INSTANT, LOCAL_TIME, members_of, same_name
 from firetrail.pipeline.decoding.json_values import Evolution, JsonRules, NumberUnit
 from firetrail.pipeline.decoding.table_schema import TableSchema
-from firetrail.pipeline.decoding.text_values import FIRST, LAST
+from firetrail.pipeline.decoding.text_values import EXACT_WHOLE, FIRST, LAST
 
 OPENERS_MAX = 4000
 """The most brackets that a body opens. Arrow's parser recurses, and overflows its stack between
@@ -126,7 +126,7 @@ class ArrowReader:
             mask = array.is_null() if array.null_count else None
             return pa.ListArray.from_arrays(array.offsets, values, kind, mask=mask)
         if kind in (pa.float32(), pa.float64()):
-            return _finite(array.cast(kind))
+            return _finite(array.cast(kind), EXACT_WHOLE[kind])
         if kind == pa.date32():
             _in_calendar(array.cast(LOCAL_TIME))
             return array.cast(kind)
@@ -204,8 +204,12 @@ def _has_no_type(kind: pa.DataType) -> bool:
     return bool(pa.types.is_null(kind))
 
 
-def _finite(array: pa.Array) -> pa.Array:
-    """Return the numbers; raise DisagreementError for NaN, which JSON does not have."""
-    if not pc.all(pc.is_finite(array), min_count=0).as_py():
+def _finite(array: pa.Array, limit: int) -> pa.Array:
+    """Return the numbers.
+
+    Raises DisagreementError for NaN, which JSON does not have, and for numbers from ``limit`` on,
+    which may be whole and rounded.
+    """
+    if not pc.all(pc.less(pc.abs(array), pa.scalar(limit, array.type)), min_count=0).as_py():
         raise DisagreementError
     return array

@@ -3,7 +3,7 @@
 =================== =============================================================================
 ``boolean``         ``true``, ``false``
 whole numbers       a number without a fraction, in range (``1.0`` and ``1e3`` are 1 and 1000)
-float, double       a number; the nearest one that the type has
+float, double       a number; a whole one only if the type has it, else the nearest one
 ``decimal``         a number, or text that is one; never rounded
 ``string``          text
 ``binary``          text in base64

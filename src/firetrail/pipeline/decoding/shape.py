@@ -2,8 +2,9 @@
 
 A column gets the type of the most values, so that one odd message does not decide; the others are
 rejected. Numbers are ``bigint``, or ``double`` if one of them has a point or an exponent, or a
-decimal if one does not fit into 64 bits. Text is ``string``, also if it looks like a date. What has
-no type yet, because all its values are null or empty, is no column yet.
+decimal if one does not fit into 64 bits, or if a ``double`` would round a whole number. Text is
+``string``, also if it looks like a date. What has no type yet, because all its values are null or
+empty, is no column yet.
 """
 
 from collections.abc import Iterable
@@ -21,11 +22,15 @@ from firetrail.pipeline.decoding.arrow_types import (
     struct_of,
 )
 from firetrail.pipeline.decoding.table_schema import TableSchema
-from firetrail.pipeline.decoding.text_values import WHOLE_LIMITS
+from firetrail.pipeline.decoding.text_values import EXACT_WHOLE, WHOLE_LIMITS
 
 COLUMNS_MAX = 20_000
 """The most columns, or members of a struct, that decoders add by themselves. Senders that use ids
 as keys would add one per message; the log of a Delta table repeats its schema at each change."""
+
+_FRACTIONS = pa.decimal128(38, 18)
+"""The decimal of a column with fractions, and with whole numbers that a ``double`` would round."""
+_WHOLE_LIMIT = 10 ** (_FRACTIONS.precision - _FRACTIONS.scale)
 
 
 class Shape:
@@ -33,7 +38,7 @@ class Shape:
 
     __slots__ = (
         *("depth", "items", "least", "members", "most"),
-        *("booleans", "fractions", "lists", "numbers", "objects", "texts"),
+        *("booleans", "fractions", "lists", "long", "numbers", "objects", "texts"),
     )
 
     def __init__(self, depth: int = 0) -> None:
@@ -41,6 +46,8 @@ class Shape:
         self.booleans = self.numbers = self.texts = self.lists = self.objects = 0
         self.least = self.most = 0
         self.fractions = False
+        self.long = False
+        """Whether a fraction does not fit into the decimal of numbers with a fraction."""
         self.items: Shape | None = None
         self.members: dict[str, tuple[str, Shape]] = {}
 
@@ -56,6 +63,7 @@ class Shape:
             self.least, self.most = min(self.least, value), max(self.most, value)
         elif kind is Decimal or kind is float:
             self.numbers, self.fractions = self.numbers + 1, True
+            self.long = self.long or not _fits_decimal(value)
         elif self.depth >= DEPTH_MAX:
             return
         elif kind is dict:
@@ -97,7 +105,9 @@ class Shape:
 
     def _number_type(self) -> pa.DataType:
         if self.fractions:
-            return pa.float64()
+            most = max(-self.least, self.most)
+            rounded = EXACT_WHOLE[pa.float64()] < most < _WHOLE_LIMIT
+            return _FRACTIONS if rounded and not self.long else pa.float64()
         if self.least >= INT64_MIN and self.most <= INT64_MAX:
             return pa.int64()
         if self.least >= 0 and self.most < 1 << 64:
@@ -141,6 +151,14 @@ class Shape:
         known = [(field.name, field.type) for field in schema.arrow]
         grown = self._grown_members(known)
         return schema if grown == known else TableSchema.of(grown)
+
+
+def _fits_decimal(value: Any) -> bool:
+    number = Decimal(value)
+    exponent = number.as_tuple().exponent
+    if not isinstance(exponent, int) or exponent < -_FRACTIONS.scale:
+        return False
+    return abs(number) < _WHOLE_LIMIT
 
 
 def _fitting(least: int, most: int) -> pa.DataType:

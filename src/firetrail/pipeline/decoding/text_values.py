@@ -14,6 +14,7 @@ the options. Where clocks are set back, it is the earlier of the two instants.
 import base64
 import binascii
 import re
+import struct
 from collections.abc import Callable
 from datetime import UTC, date, datetime, timedelta, tzinfo
 from decimal import Decimal
@@ -29,6 +30,9 @@ SHOWN_MAX = 60
 """The most characters of a value that a reason contains: rejects of bulk data stay small."""
 FLOAT_MAX = 3.4028235677973366e38
 """Numbers from here on are not finite as a ``float`` of 32 bits."""
+
+EXACT_WHOLE = {pa.float32(): 1 << 24, pa.float64(): 1 << 53}
+"""The types with fractions, and up to where they have all whole numbers."""
 
 FIRST, LAST = -62_135_596_800_000_000, 253_402_300_799_999_999
 """The limits of times, in µs: the years 1 to 9999, as in Python and SQL."""
@@ -97,7 +101,11 @@ def exact_decimal(value: Decimal | int, kind: pa.DataType) -> Decimal:
 
 
 def finite(value: float | int | Decimal, kind: pa.DataType) -> float:
-    """Return the nearest float; a number that is too large for it does not fit."""
+    """Return the nearest float.
+
+    A number that is too large for it does not fit, nor does a whole number that would be rounded:
+    it may be an id.
+    """
     try:
         number = float(value)
     except OverflowError:
@@ -105,6 +113,10 @@ def finite(value: float | int | Decimal, kind: pa.DataType) -> float:
     limit = FLOAT_MAX if kind == pa.float32() else float("inf")
     if not abs(number) < limit:
         raise unfit(value, kind, "it is out of range")
+    if type(value) is int and abs(value) > EXACT_WHOLE[kind]:
+        held = number if kind == pa.float64() else struct.unpack("f", struct.pack("f", number))[0]
+        if int(held) != value:
+            raise unfit(value, kind, "it would be rounded")
     return number
 
 
