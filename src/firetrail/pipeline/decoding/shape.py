@@ -158,7 +158,7 @@ def _fits_decimal(value: Any) -> bool:
     exponent = number.as_tuple().exponent
     if not isinstance(exponent, int) or exponent < -_FRACTIONS.scale:
         return False
-    return abs(number) < _WHOLE_LIMIT
+    return bool(abs(number) < _WHOLE_LIMIT)
 
 
 def _fitting(least: int, most: int) -> pa.DataType:
