@@ -9,13 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 from firetrail.cli import common
 from firetrail.cli.command import ExitCode, Subparsers
-from firetrail.cli.output import counted, say
+from firetrail.cli.output import counted, human_size, say
+from firetrail.cli.output import table as lines_of
 from firetrail.cli.spark_jobs import spark_options
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from firetrail.pipeline.spark_session import SparkSession
+    from firetrail.pipeline.tables.explanation import TableExplanation
     from firetrail.pipeline.tables.table_job import TableResult
 
 DESCRIPTION = """\
@@ -31,6 +33,7 @@ that it belongs to, which is necessary if there are several brokers, or several 
 EXAMPLES = """\
   firetrail pipeline table data orders --to lake/orders
   firetrail pipeline table data orders --to lake/orders --schema 'id bigint, total decimal(10,2)'
+  firetrail pipeline table data orders --to lake/orders --explain
   firetrail pipeline table data orders --to lake/newest --upsert id
   firetrail pipeline table data cdc --to lake/orders --decoder canal --upsert id --follow
   firetrail pipeline table a=/archive/a a=/data/a b=/data/b orders --to lake/orders"""
@@ -91,9 +94,13 @@ def add(subparsers: Subparsers) -> None:
         help="parts of a new table with --upsert, of which a run writes those again that its "
         "messages touch (default: 16)",
     )
-    parser.add_argument(
-        "--follow", action="store_true", help="keep adding new messages until Ctrl-C"
+    mode = parser.add_mutually_exclusive_group()
+    mode.add_argument(
+        "--explain",
+        action="store_true",
+        help="write nothing, but show what a run would read, decode, reject and write again",
     )
+    mode.add_argument("--follow", action="store_true", help="keep adding new messages until Ctrl-C")
     parser.add_argument(
         "--every",
         metavar="SECONDS",
@@ -114,7 +121,7 @@ def add(subparsers: Subparsers) -> None:
         action="store_true",
         help="continue although messages were deleted before they were read",
     )
-    common.add_json(parser, "print a JSON object: what was added")
+    common.add_json(parser, "print a JSON object: what was added, or would be")
     spark_options.add_options(parser)
     parser.set_defaults(run=run)
 
@@ -130,6 +137,7 @@ def run(args: argparse.Namespace) -> ExitCode:
     """Append the messages, and print how many."""
     rejected = False
     with ExitStack() as sessions, ExitStack() as shown:
+        from firetrail.pipeline.tables.explanation import explain_table
         from firetrail.pipeline.tables.table_job import table
         from firetrail.pipeline.tables.table_rounds import follow_table
 
@@ -164,7 +172,12 @@ def run(args: argparse.Namespace) -> ExitCode:
             "on_plan": on_plan,
         }
         where = (args.sources, args.topic, args.to)
-        if args.follow:
+        if args.explain:
+            planned = explain_table(session, *where, **options)
+            shown.close()
+            _print_explanation(args, planned)
+            rejected = planned.rejected > 0
+        elif args.follow:
             follow_table(session, *where, every_s=args.every, on_round=on_round, **options)
         else:
             on_round(table(session, *where, **options))
@@ -195,3 +208,34 @@ def _print(args: argparse.Namespace, done: TableResult) -> None:
             f"{counted(done.rejected, 'message')} rejected, see {done.table}__rejected; the first: "
             f"{done.first_reject}"
         )
+
+
+def _print_explanation(args: argparse.Namespace, found: TableExplanation) -> None:
+    if args.json:
+        lists = ("brokers", "versions", "rejects")
+        nested = {name: [each._asdict() for each in getattr(found, name)] for name in lists}
+        print(json.dumps(found._asdict() | nested, ensure_ascii=False))
+        return
+    key = f", key {', '.join(found.key)}" if found.key else ""
+    print(f"{found.table}: {'a new table' if found.is_new else 'an existing table'}{key}")
+    print(f"schema: {found.schema}")
+    for change in found.changes:
+        print(f"  {change}")
+    brokers = [
+        (each.broker, f"{each.messages:,}", f"{each.lost:,}", human_size(each.size))
+        for each in found.brokers
+    ]
+    print(*lines_of(("broker", "messages>", "lost>", "to read>"), brokers), sep="\n")
+    versions = [
+        (f"{each.messages:,}", "; ".join(each.changes) or "no change") for each in found.versions
+    ]
+    print(*lines_of(("messages>", "schema version"), versions), sep="\n")
+    rejects = [(f"{each.messages:,}", each.reason) for each in found.rejects]
+    if rejects:
+        print(*lines_of(("rejected>", "reason"), rejects), sep="\n")
+    buckets = f" in {counted(found.buckets, 'bucket')}" if found.key else ""
+    print(
+        f"{counted(found.rows, 'row')} to add, {found.rejected:,} to reject, {found.skipped:,} to "
+        f"skip; {counted(found.rewritten_files, 'file')} of {human_size(found.rewritten_size)} to "
+        f"write again{buckets}"
+    )

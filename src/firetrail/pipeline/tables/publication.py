@@ -97,6 +97,31 @@ class Publication:
         self.clean()
         return self._manifest
 
+    def peek(self) -> tuple[TableManifest | None, list[ReplacedFile]]:
+        """Return the manifest and the files of the main table that a next run finds.
+
+        Nothing is changed: a run that was killed is completed in these values only.
+
+        Raises:
+            LakeError: Somebody else changed one of the tables.
+        """
+        manifest = self.manifest()
+        if manifest is None:
+            return None, []
+        for name in self.lakes:
+            self._writer(manifest, name).check(manifest.versions.get(name))
+        files = {file.path: file for file in self.files(manifest)}
+        content = self.lake.read(PENDING)
+        if content is not None:
+            pending = decode_pending(content, self.lake.show(PENDING))
+            if manifest.sequence < pending.manifest.sequence:
+                manifest = pending.manifest
+                gone = files if pending.rewritten else {file.path for file in pending.removed}
+                files = {path: file for path, file in files.items() if path not in gone}
+                new = [ReplacedFile(f.path, f.size, f.bucket) for f in pending.added[MAIN]]
+                files |= {file.path: file for file in new}
+        return manifest, list(files.values())
+
     def clean(self) -> None:
         """Remove staged rows, and files of deleted keys that the manifest does not name."""
         if self._manifest is None or not self._manifest.key:

@@ -7,7 +7,8 @@ schema of all tasks. So a schema that does not change costs nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any, NamedTuple
 
@@ -27,6 +28,12 @@ from firetrail.pipeline.decoding.table_schema import TableSchema
 from firetrail.pipeline.lakes.folder import LakeFolder
 from firetrail.pipeline.tables.bucket_rows import DELETE, BucketRows, BucketStager
 from firetrail.pipeline.tables.columns import REJECTED_SCHEMA, TableColumns, message_arrays
+from firetrail.pipeline.tables.dry_rows import (
+    BucketCounter,
+    RowCounter,
+    VersionCounter,
+    add_reasons,
+)
 from firetrail.pipeline.tables.keyed_rows import with_keys
 from firetrail.pipeline.tables.progress import NewestMessage, Span, SpanCollector
 from firetrail.pipeline.tables.table_files import TableWriter
@@ -55,6 +62,8 @@ class TableTask(NamedTuple):
     """Whether rows with a key stay in memory, because the driver merges them."""
     sequence: int
     token: str
+    base: TableSchema | None = None
+    """For a dry run, which writes nothing: the schema relative to which versions are counted."""
 
 
 class TaskResult(NamedTuple):
@@ -75,6 +84,10 @@ class TaskResult(NamedTuple):
     worker: str
     first_reject: str
     """The position and the reason of the first rejected message; empty if there is none."""
+    reasons: Mapping[str, int]
+    """In a dry run, the number of rejected messages by reason."""
+    versions: Mapping[tuple[str, ...], int]
+    """In a dry run, the number of messages by what they add to the schema."""
 
     def rows(self, table: str) -> int:
         """Return the number of rows that the task wrote for a table."""
@@ -83,7 +96,8 @@ class TaskResult(NamedTuple):
 
 def write_rows(task: TableTask) -> TaskResult:
     """Write the rows of a part of a source."""
-    task.lakes[MAIN].check_shared(LOCK, task.token)
+    if task.base is None:
+        task.lakes[MAIN].check_shared(LOCK, task.token)
     with ExitStack() as stack:
         run = _TaskRun(task)
         stack.callback(run.abandon)
@@ -104,6 +118,16 @@ class _TaskRun:
         self._skipped = 0
         self._tables: set[str] = set()
         self._first_reject = ""
+        self._reasons: Counter[str] = Counter()
+        self._versions: VersionCounter | None = None
+        self._writers: Mapping[str, TableWriter | RowCounter]
+        self._stager: BucketStager | BucketCounter
+        if task.base is not None:
+            self._versions = VersionCounter(task.spec, task.base)
+            counters = {table: RowCounter() for table in task.lakes}
+            self._writers = counters
+            self._stager = BucketCounter(task.buckets, counters[MAIN])
+            return
         stem = f"{task.sequence:010d}-{task.number:05d}"
         schemas = {MAIN: task.columns.schema, REJECTED: REJECTED_SCHEMA}
         self._writers = {
@@ -134,6 +158,8 @@ class _TaskRun:
             frozenset(self._tables),
             worker_name(),
             self._first_reject,
+            self._reasons,
+            {} if self._versions is None else self._versions.counts,
         )
 
     def abandon(self) -> None:
@@ -153,6 +179,8 @@ class _TaskRun:
                 self._tables.add(str(part.table))
             self._write(batch, part)
         self._reject(batch, found.rejects)
+        if self._versions is not None and self._schema is self._task.columns.decoded:
+            self._versions.add(batch.column("body"))
 
     def _write(self, batch: pa.RecordBatch, part: TableRows) -> None:
         if part.rows.schema != self._task.columns.decoded.arrow:
@@ -189,6 +217,8 @@ class _TaskRun:
         broker = self._task.part.broker
         arrays = [*message_arrays(chosen, broker), reasons, chosen.column("body")]
         self._writers[REJECTED].write(pa.Table.from_arrays(arrays, schema=REJECTED_SCHEMA))
+        if self._versions is not None:
+            add_reasons(self._reasons, [each.reason for each in rejects])
         if not self._first_reject:
             row = chosen.slice(0, 1).to_pylist()[0]
             self._first_reject = (

@@ -7,14 +7,14 @@ A run plans what is new in the sources, lets tasks decode it and write files, an
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from pyspark.sql import SparkSession
 
-from firetrail.errors import ConfigError, DataLostError, LakeError, PipelineError
+from firetrail.errors import ConfigError, LakeError, PipelineError
 from firetrail.pipeline.decoding.spec import DecoderSpec
 from firetrail.pipeline.decoding.table_schema import EMPTY, TableSchema, merged
 from firetrail.pipeline.jobs.archive.archive_job import OnPlan
@@ -26,6 +26,7 @@ from firetrail.pipeline.tables.progress import BrokerProgress, lost_between
 from firetrail.pipeline.tables.publication import Publication
 from firetrail.pipeline.tables.rewrite import RewriteTask, rewrite_file
 from firetrail.pipeline.tables.rows import TableTask, TaskResult, sample_bodies, write_rows
+from firetrail.pipeline.tables.source_progress import progress_after
 from firetrail.pipeline.tables.table_manifest import (
     LOCK,
     MAIN,
@@ -160,11 +161,26 @@ def table(
         split_bytes,
         on_plan,
     )
-    return _TableJob(spark, given, topic, to, options).run()
+    return TableJob(spark, given, topic, to, options).run()
 
 
-class _TableJob:
-    """One run."""
+class DecodedStage(NamedTuple):
+    """The messages of sources of different brokers, decoded."""
+
+    plans: Sequence[SourcePlan]
+    results: Sequence[TaskResult]
+    schema: TableSchema
+    brokers: Mapping[str, BrokerProgress]
+    """What the table then has of these brokers."""
+    source_table: str
+    small: bool
+    """Whether the driver itself did the work."""
+    base: TableSchema | None
+    """In a dry run, the schema relative to which versions were counted."""
+
+
+class TableJob:
+    """One run, or one that only counts: then ``dry`` is set, and nothing is written."""
 
     def __init__(
         self,
@@ -173,28 +189,34 @@ class _TableJob:
         topic: str,
         to: str | Path,
         options: TableOptions,
+        *,
+        dry: bool = False,
     ) -> None:
+        self._dry = dry
         self._spark = spark
         self._sources = [check_exists(str(source)) for source in sources]
         self._topic = topic
         self._options = options
-        self._publication = Publication(str(to))
+        self.publication = Publication(str(to))
         self._token = uuid.uuid4().hex[:12]
 
     def run(self) -> TableResult:
         """Append what is new in all sources."""
-        self._publication.check_folder()
-        with self._publication.lake.locked(LOCK, self._token):
-            manifest = self._first_manifest(self._publication.settle())
-            named = named_sources(self._sources, list(manifest.brokers))
+        self.publication.check_folder()
+        with self.publication.lake.locked(LOCK, self._token):
+            manifest = self.first_manifest(self.publication.settle())
             total: TableResult | None = None
-            for stage in stages_of(named):
+            for stage in self.stages(manifest):
                 manifest, done = self._append(manifest, stage)
                 total = done if total is None else _sum(total, done)
             assert total is not None
             return total
 
-    def _first_manifest(self, found: TableManifest | None) -> TableManifest:
+    def stages(self, manifest: TableManifest) -> Iterator[list[TableSource]]:
+        """Return the sources, in groups that are read one after another."""
+        return stages_of(named_sources(self._sources, list(manifest.brokers)))
+
+    def first_manifest(self, found: TableManifest | None) -> TableManifest:
         """Return the manifest of the table, or a new one while the table has had no messages.
 
         Raises LakeError if it is the table of another topic, ConfigError if an option differs.
@@ -205,7 +227,7 @@ class _TableJob:
             return TableManifest.new(self._topic, options, EMPTY)
         if found.topic != self._topic:
             raise LakeError(
-                f"{self._publication.lake.place}: is the table of the topic {found.topic}, not "
+                f"{self.publication.lake.place}: is the table of the topic {found.topic}, not "
                 f"{self._topic}; choose another folder"
             )
         self._options.fixed(found.options)
@@ -213,10 +235,20 @@ class _TableJob:
 
     # -- one stage ----------------------------------------------------------------------------
 
-    def _append(
-        self, manifest: TableManifest, sources: Iterable[TableSource]
-    ) -> tuple[TableManifest, TableResult]:
-        """Append what is new in sources of different brokers."""
+    def decode(
+        self,
+        manifest: TableManifest,
+        sources: Iterable[TableSource],
+        base: TableSchema | None = None,
+    ) -> DecodedStage:
+        """Decode what is new in sources of different brokers.
+
+        Args:
+            manifest: What the table has.
+            sources: The sources.
+            base: For a dry run, the schema relative to which versions are counted; None for that
+                with which decoding begins.
+        """
         plans = [
             plan_source(
                 source,
@@ -230,11 +262,27 @@ class _TableJob:
         spec = decoder_spec(manifest.options)
         parts = [part for plan in plans for part in plan.parts]
         schema = self._first_schema(manifest, spec, parts)
-        if manifest.sequence == 0:
-            self._publication.begin(manifest)
+        if self._dry:
+            base = schema if base is None else base
+        elif manifest.sequence == 0:
+            self.publication.begin(manifest)
         small = sum(plan.size for plan in plans) <= INLINE_BYTES
-        results, schema = self._decode(manifest, spec, parts, schema, small)
-        brokers = {plan.source.broker: self._read(manifest, plan, results) for plan in plans}
+        results, schema = self._decode(manifest, spec, parts, schema, small, base)
+        gap = self._options.allow_gap
+        brokers = {
+            name: progress_after(self._topic, manifest.progress(name), plan, results, allow_gap=gap)
+            for plan in plans
+            for name in [plan.source.broker]
+        }
+        table = self._source_table(manifest, results)
+        return DecodedStage(plans, results, schema, brokers, table, small, base)
+
+    def _append(
+        self, manifest: TableManifest, sources: Iterable[TableSource]
+    ) -> tuple[TableManifest, TableResult]:
+        """Append what is new in sources of different brokers."""
+        _, results, schema, brokers, source_table, small, _ = self.decode(manifest, sources)
+        self._check_arrived(results)
         known = {name: manifest.progress(name) for name in brokers}
         if schema == manifest.schema and brokers == known:
             return manifest, self._result(manifest, manifest, results, Change())
@@ -243,7 +291,7 @@ class _TableJob:
             sequence=manifest.sequence + 1,
             schema=schema,
             brokers={**manifest.brokers, **brokers},
-            source_table=self._source_table(manifest, results),
+            source_table=source_table,
             skipped=manifest.skipped + sum(result.skipped for result in results),
             rejected=manifest.rejected + sum(result.rows(REJECTED) for result in results),
         )
@@ -255,11 +303,11 @@ class _TableJob:
             new,
             {MAIN: change.files, REJECTED: rejected},
             change.removed,
-            _changes_types(manifest.schema, schema),
+            changes_types(manifest.schema, schema),
         )
-        published = self._publication.publish(pending)
-        self._publication.clean()
-        self._publication.maintain(self._options.keep_hours)
+        published = self.publication.publish(pending)
+        self.publication.clean()
+        self.publication.maintain(self._options.keep_hours)
         return published, self._result(manifest, published, results, change)
 
     def _source_table(self, manifest: TableManifest, results: Sequence[TaskResult]) -> str:
@@ -282,10 +330,10 @@ class _TableJob:
         small: bool,
     ) -> Change:
         """Return the files of the main table that are new, or that others replace."""
-        always = _changes_types(manifest.schema, new.schema)
-        old = self._publication.files(manifest) if always or new.key else []
+        always = changes_types(manifest.schema, new.schema)
+        old = self.publication.files(manifest) if always or new.key else []
         if new.key:
-            merges = BucketMerges(self._publication.lake, manifest, new, self._token)
+            merges = BucketMerges(self.publication.lake, manifest, new, self._token)
             tasks = merges.tasks([result.staged for result in results], old, always=always)
             small = small and merges.size <= INLINE_MERGE_BYTES
             return merges.change(self._execute(merge_bucket, tasks, small))
@@ -320,6 +368,7 @@ class _TableJob:
         parts: Sequence[SourcePart],
         schema: TableSchema,
         small: bool,
+        base: TableSchema | None,
     ) -> tuple[list[TaskResult], TableSchema]:
         """Write the rows of all parts with one schema, and return it with the results."""
         key = tuple(checked_key(manifest, schema)) if parts else ()
@@ -331,12 +380,13 @@ class _TableJob:
                     number,
                     spec,
                     TableColumns(schema, manifest.prefix),
-                    self._publication.lakes,
+                    self.publication.lakes,
                     key,
                     manifest.options["buckets"],
                     small,
                     manifest.sequence + 1,
                     self._token,
+                    base,
                 )
                 for number, part in enumerate(parts)
                 if number not in done
@@ -349,7 +399,7 @@ class _TableJob:
                 return [done[number] for number in sorted(done)], schema
             before, schema = schema, merged([schema, *wider]).schema
             checked_key(manifest, schema)
-            if _changes_types(before, schema):
+            if changes_types(before, schema):
                 done.clear()
         raise PipelineError(
             f"{self._topic}: the messages show new columns again and again; give the columns with "
@@ -361,69 +411,29 @@ class _TableJob:
             return [function(task) for task in tasks]
         spark = self._spark if isinstance(self._spark, SparkSession) else self._spark()
         progress = self._options.on_plan(len(tasks))
-        name = f"table {self._publication.lake.place}"
+        name = f"table {self.publication.lake.place}"
         return run_tasks(spark, function, tasks, name=name, progress=progress)
 
     def _check_strict(self, results: Iterable[TaskResult]) -> None:
         for result in results:
-            if self._options.strict and result.first_reject:
+            if self._options.strict and not self._dry and result.first_reject:
                 raise PipelineError(
                     f"{self._topic}: a message does not fit, so nothing was added: "
                     f"{result.first_reject}; correct the schema, or run without --strict"
                 )
 
-    def _read(
-        self, manifest: TableManifest, plan: SourcePlan, results: Sequence[TaskResult]
-    ) -> BrokerProgress:
-        """Return the progress after a run; raise an error unless everything planned was read."""
-        place, own = plan.source.place, [r for r in results if r.broker == plan.source.broker]
-        for result in own:
+    def _check_arrived(self, results: Sequence[TaskResult]) -> None:
+        """Raise NotSharedError unless the driver sees the files of all tasks."""
+        for result in results:
             for name, files in result.files.items():
                 for file in files:
-                    self._publication.lakes[name].check_arrived(file.path, file.size, result.worker)
-        before = manifest.progress(plan.source.broker)
-        anchor = max(
-            (result.anchor for result in own if result.anchor is not None),
-            key=lambda found: found.physical_offset,
-            default=None,
-        )
-        spans = [span for result in own for span in result.spans]
-        try:
-            after = before.extended(spans, plan.read_to, anchor)
-        except ValueError as error:
-            raise PipelineError(f"{place}: {error}, so nothing was added") from error
-        lost = {span.queue_id: span for span in lost_between(before, after)}
-        if plan.ranges is not None:
-            known = before.ends()
-            for queue_id, (begin, end) in plan.ranges.items():
-                gap = lost.pop(queue_id, None)
-                missing = 0 if gap is None else gap.end - gap.begin
-                found = after.queues.get(queue_id)
-                if (
-                    found is None
-                    or found.end != end
-                    or missing != begin - known.get(queue_id, begin)
-                ):
-                    raise PipelineError(
-                        f"{place}: the offsets {begin} up to {end} of queue {queue_id} were not "
-                        "all read, so nothing was added; run the job again"
-                    )
-        elif lost and not self._options.allow_gap:
-            gap = next(iter(lost.values()))
-            raise DataLostError(
-                f"{place}: {gap.end - gap.begin} messages of queue {gap.queue_id} of {self._topic} "
-                f"after offset {gap.begin} are not in the archive, so nothing was added; read them "
-                "from another source first, or continue with --allow-gap"
-            )
-        return after
+                    self.publication.lakes[name].check_arrived(file.path, file.size, result.worker)
 
     def _rewrite(self, new: TableManifest, old: Sequence[ReplacedFile]) -> list[TableFile]:
         """Write the files of the table again, with the new types of its columns."""
         schema = TableColumns(new.schema, new.prefix).schema
         tasks = [
-            RewriteTask(
-                self._publication.lake, file.path, number, schema, new.sequence, self._token
-            )
+            RewriteTask(self.publication.lake, file.path, number, schema, new.sequence, self._token)
             for number, file in enumerate(old)
         ]
         files: list[list[TableFile]] = self._execute(rewrite_file, tasks, len(tasks) < 2)
@@ -442,7 +452,7 @@ class _TableJob:
             for span in lost_between(before.progress(name), progress)
         )
         return TableResult(
-            self._publication.lake.place,
+            self.publication.lake.place,
             tuple(after.key),
             after.messages - before.messages,
             change.inserted,
@@ -468,7 +478,7 @@ def decoder_spec(options: Mapping[str, Any]) -> DecoderSpec:
     return DecoderSpec.from_options(given)
 
 
-def _changes_types(before: TableSchema, after: TableSchema) -> bool:
+def changes_types(before: TableSchema, after: TableSchema) -> bool:
     """Whether a column that existed has another type."""
     return any(after.type_of(field.name) != field.type for field in before.arrow)
 
