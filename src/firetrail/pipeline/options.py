@@ -44,6 +44,31 @@ class Parsed(Kind[Any]):
         return value
 
 
+def names_in(text: str) -> tuple[str, ...]:
+    """Return the names in a list with commas; raise ValueError for an empty one."""
+    return each_once(text.split(","))
+
+
+def each_once(names: Iterable[str], form: Callable[[str], str] = str) -> tuple[str, ...]:
+    """Return names without the spaces around them; one that is repeated counts once.
+
+    Args:
+        names: The names.
+        form: The form in which two of them are compared. Default: as they are.
+
+    Raises:
+        ValueError: A name is empty, or there is none.
+    """
+    found: dict[str, str] = {}
+    for name in map(str.strip, names):
+        if not name:
+            raise ValueError
+        found.setdefault(form(name), name)
+    if not found:
+        raise ValueError
+    return tuple(found.values())
+
+
 def some_text(form: str) -> Text:
     """Return the kind of a text that is not empty.
 

@@ -224,6 +224,28 @@ def test_schemas_that_refer_to_others() -> None:
     assert part.schema.ddl == "c struct<n: int>" and part.rows["c"].to_pylist() == [{"n": 5}]
 
 
+@pytest.mark.parametrize(
+    ("header", "answer", "missing"),
+    [
+        ("confluent", [], "a schema"),
+        ("confluent", {"schema": 5}, "a schema"),
+        ("confluent", {"schema": "{}", "references": [{}]}, "name, subject and version"),
+        ("confluent", {"schema": "{}", "references": {"name": "x"}}, "name, subject and version"),
+        ("confluent", {"schema": "{}", "references": ["x"]}, "name, subject and version"),
+        ("confluent", b"[" * 100_000, "JSON"),
+        ("apicurio", b"\xff", "a schema in UTF-8"),
+        ("rocketmq", {"idl": None}, "idl"),
+        ("rocketmq", [], "idl"),
+    ],
+)
+def test_a_registry_that_answers_something_else(header: str, answer: Any, missing: str) -> None:
+    begin, path, _ = HEADERS[header]
+    with running({path: answer}) as registry:
+        decoder = with_registry(registry, header).decoder()
+        with pytest.raises(PipelineError, match=f"{registry.url} answers without {missing}"):
+            decoder.decode([begin])
+
+
 def test_an_unknown_schema_is_a_reject_and_a_lost_registry_an_error(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -237,7 +259,9 @@ def test_an_unknown_schema_is_a_reject_and_a_lost_registry_an_error(
         assert registry.credentials == ["Basic bWU6c2VjcmV0"]
         with pytest.raises(PipelineError, match="answers 401 Unauthorized for schema 1; set"):
             decoder.decode([b"\0\0\0\0\1"])
-        with pytest.raises(PipelineError, match="does not answer JSON"):
+        with pytest.raises(
+            PipelineError, match=r"answers without JSON: .*; check that the options"
+        ):
             decoder.decode([b"\0\0\0\0\2"])
     with pytest.raises(NotReachedError, match="does not answer"):
         decoder.decode([b"\0\0\0\0\3"])

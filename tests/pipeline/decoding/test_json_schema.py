@@ -17,6 +17,10 @@ ADDRESS = {"properties": {"city": {"type": "string"}, "zip": {"enum": ["1", "2"]
     [
         ({"type": "integer"}, "bigint"),
         ({"type": "integer", "maximum": 2**64 - 1}, "decimal(20,0)"),
+        ({"type": "integer", "maximum": 10**400}, "decimal(38,0)"),
+        ({"type": "integer", "maximum": 1e30, "minimum": 0}, "decimal(38,0)"),
+        ({"type": "integer", "minimum": -(2**63) - 1}, "decimal(38,0)"),
+        ({"type": "integer", "exclusiveMaximum": 2**63}, "bigint"),
         ({"type": ["null", "number"]}, "double"),
         ({"type": "boolean"}, "boolean"),
         ({"type": "string", "format": "date"}, "date"),

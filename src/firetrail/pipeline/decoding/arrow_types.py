@@ -12,6 +12,7 @@ from typing import Any
 import pyarrow as pa
 
 from firetrail.errors import ConfigError
+from firetrail.format.values.integers import INT64_MAX, INT64_MIN
 
 INSTANT = pa.timestamp("us", tz="UTC")
 LOCAL_TIME = pa.timestamp("us")
@@ -48,6 +49,13 @@ _EXACT_IN = {
 def same_name(name: str) -> str:
     """Return the form in which names are compared."""
     return name.lower()
+
+
+def whole_type(least: int, most: int) -> pa.DataType:
+    """Return the type of whole numbers in a range: ``bigint``, or a decimal if it is too small."""
+    if least >= INT64_MIN and most <= INT64_MAX:
+        return pa.int64()
+    return pa.decimal128(20 if least >= 0 and most < 1 << 64 else DECIMAL_DIGITS, 0)
 
 
 def list_of(item: pa.DataType) -> pa.DataType:

@@ -66,7 +66,7 @@ class AvroFormat(RowFormat):
             try:
                 self._known[None] = self._writer(RegisteredSchema(schema))
             except Misfit as misfit:
-                raise ConfigError("schema", schema, str(misfit)) from None
+                raise ConfigError("schemaFile", schema, str(misfit)) from None
 
     def row(self, body: bytes) -> tuple[ChangeRow, Readers]:
         number, datum = split_header(body, self._header)

@@ -8,13 +8,19 @@ Every column may be null. References lead to the same file.
 
 import json
 from collections.abc import Mapping
+from math import inf
 from typing import Any
 
 import pyarrow as pa
 
 from firetrail.errors import ConfigError
-from firetrail.format.values.integers import INT64_MAX
-from firetrail.pipeline.decoding.arrow_types import DEPTH_MAX, INSTANT, list_of, struct_of
+from firetrail.pipeline.decoding.arrow_types import (
+    DEPTH_MAX,
+    INSTANT,
+    list_of,
+    struct_of,
+    whole_type,
+)
 
 _SCALARS = {"boolean": pa.bool_(), "number": pa.float64(), "null": None}
 _FORMATS = {"date": pa.date32(), "date-time": INSTANT}
@@ -66,9 +72,7 @@ class _JsonSchema:
             encoded = schema.get("contentEncoding") == "base64"
             return pa.binary() if encoded else _FORMATS.get(schema.get("format"), pa.string())
         if given == "integer":
-            most = schema.get("maximum")
-            large = isinstance(most, int | float) and most > INT64_MAX
-            return pa.decimal128(20, 0) if large else pa.int64()
+            return whole_type(_limit(schema, "minimum", 1), _limit(schema, "maximum", -1))
         if not isinstance(given, str) or given not in _SCALARS:
             raise self._error(place, "has no type that a column can have")
         return _SCALARS[given]
@@ -105,6 +109,22 @@ class _JsonSchema:
 
     def _error(self, place: str, reason: str) -> ConfigError:
         return ConfigError("schema", place, reason)
+
+
+def _limit(schema: Mapping[str, Any], word: str, inside: int) -> int:
+    """Return the limit of whole numbers that a part names, 0 if it names none.
+
+    Args:
+        schema: The part.
+        word: ``minimum`` or ``maximum``.
+        inside: The step from an exclusive limit to a number that is allowed.
+    """
+    limits = []
+    for name, step in ((word, 0), (f"exclusive{word.capitalize()}", inside)):
+        limit = schema.get(name)
+        if isinstance(limit, int | float) and not isinstance(limit, bool) and abs(limit) < inf:
+            limits.append(int(limit) + step)
+    return (max if inside > 0 else min)(limits, default=0)
 
 
 def _implied(schema: Mapping[str, Any]) -> str | None:

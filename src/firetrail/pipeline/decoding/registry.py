@@ -130,8 +130,9 @@ class SchemaRegistry:
     def _confluent(self, number: int) -> RegisteredSchema:
         answer = self._json(f"/schemas/ids/{number}{self._format('?')}", f"schema {number}")
         references: dict[str, str | bytes] = {}
+        text = self._text(answer)
         self._collect(answer, references)
-        return RegisteredSchema(self._text(answer), tuple(references.items()))
+        return RegisteredSchema(text, tuple(references.items()))
 
     def _format(self, mark: str) -> str:
         return f"{mark}format=serialized" if self._serialized else ""
@@ -139,40 +140,64 @@ class SchemaRegistry:
     def _text(self, answer: Any) -> str | bytes:
         text = answer.get("schema") if isinstance(answer, dict) else None
         if not isinstance(text, str):
-            reason = f"answers without a schema: {answer!r:.200}"
-            raise PipelineError(f"the registry {self._url} {reason}")
-        return b64decode(text) if self._serialized else text
+            raise self._unexpected("a schema", answer)
+        try:
+            return b64decode(text, validate=True) if self._serialized else text
+        except ValueError:
+            raise self._unexpected("a schema in base64", answer) from None
+
+    def _unexpected(self, expected: str, answer: Any) -> PipelineError:
+        """Return the error for an answer of another shape."""
+        return PipelineError(
+            f"the registry {self._url} answers without {expected}: {answer!r:.200}; check that the "
+            "options registry and header name the address and the kind of the same registry"
+        )
 
     def _collect(self, answer: Any, found: dict[str, str | bytes]) -> None:
         """Add the schemas that an answer refers to, each after its own references."""
-        for each in answer.get("references") or ():
-            name, subject, version = each["name"], each["subject"], each["version"]
+        for name, subject, version in self._references(answer):
             if name in found:
                 continue
             if len(found) >= REFERENCES_MAX:
                 raise Misfit(f"the schema refers to more than {REFERENCES_MAX} others")
             path = f"/subjects/{quote(subject, safe='')}/versions/{version}{self._format('?')}"
             inner = self._json(path, f"version {version} of {subject}")
+            text = self._text(inner)
             self._collect(inner, found)
-            found[name] = self._text(inner)
+            found[name] = text
+
+    def _references(self, answer: dict[str, Any]) -> list[tuple[str, str, int]]:
+        """Return name, subject and version of the schemas that an answer refers to."""
+        references = answer.get("references") or []
+        found = []
+        for each in references if isinstance(references, list) else [None]:
+            values = each if isinstance(each, dict) else {}
+            name, subject, version = map(values.get, ("name", "subject", "version"))
+            if not (isinstance(name, str) and isinstance(subject, str) and type(version) is int):
+                raise self._unexpected("name, subject and version of its references", answer)
+            found.append((name, subject, version))
+        return found
 
     def _apicurio(self, number: int) -> RegisteredSchema:
-        return RegisteredSchema(self._get(f"/ids/globalIds/{number}", f"schema {number}").decode())
+        content = self._get(f"/ids/globalIds/{number}", f"schema {number}")
+        try:
+            return RegisteredSchema(content.decode())
+        except UnicodeDecodeError:
+            raise self._unexpected("a schema in UTF-8", content) from None
 
     def _rocketmq(self, number: int) -> RegisteredSchema:
         path = f"/subject/{quote(self._subject, safe='')}/recordId/{number}/schema"
         answer = self._json(path, f"record {number} of the subject {self._subject}")
         if not isinstance(answer, dict) or not isinstance(answer.get("idl"), str):
-            raise PipelineError(f"the registry {self._url} answers without idl: {answer!r:.200}")
+            raise self._unexpected("idl", answer)
         return RegisteredSchema(answer["idl"])
 
     def _json(self, path: str, what: str) -> Any:
         content = self._get(path, what)
         try:
             return json.loads(content)
-        except ValueError as error:
-            reason = f"the registry {self._url} does not answer JSON: {content[:100]!r}"
-            raise PipelineError(reason) from error
+        except (ValueError, RecursionError):
+            raise self._unexpected("JSON", content[:100]) from None
 
     def _get(self, path: str, what: str) -> bytes:
         """Return the answer to a request; raise Misfit if there is no such thing."""

@@ -20,6 +20,7 @@ from firetrail.pipeline.decoding.arrow_types import (
     members_of,
     same_name,
     struct_of,
+    whole_type,
 )
 from firetrail.pipeline.decoding.table_schema import TableSchema
 from firetrail.pipeline.decoding.text_values import EXACT_WHOLE, WHOLE_LIMITS
@@ -108,11 +109,7 @@ class Shape:
             most = max(-self.least, self.most)
             rounded = EXACT_WHOLE[pa.float64()] < most < _WHOLE_LIMIT
             return _FRACTIONS if rounded and not self.long else pa.float64()
-        if self.least >= INT64_MIN and self.most <= INT64_MAX:
-            return pa.int64()
-        if self.least >= 0 and self.most < 1 << 64:
-            return pa.decimal128(20, 0)
-        return pa.decimal128(38, 0)
+        return whole_type(self.least, self.most)
 
     def columns(self) -> list[tuple[str, pa.DataType]]:
         """Return the members that have a type."""

@@ -1,16 +1,15 @@
 """The description of a decoder: the options of the user, which travel to the workers."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, tzinfo
 from enum import Enum
 from pathlib import Path
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-import pyarrow as pa
-
 from firetrail.errors import ConfigError
+from firetrail.pipeline.decoding.arrow_types import same_name
 from firetrail.pipeline.decoding.avro import AvroFormat
 from firetrail.pipeline.decoding.canal import CanalAdapter
 from firetrail.pipeline.decoding.changes import ChangeDecoder, ChangeRules, EventAdapter, Schemas
@@ -25,7 +24,15 @@ from firetrail.pipeline.decoding.registry import BodyHeader, SchemaRegistry, che
 from firetrail.pipeline.decoding.table_schema import EMPTY, TableSchema, merged
 from firetrail.pipeline.decoding.text_decoder import TEXT_SCHEMA, TextDecoder
 from firetrail.pipeline.decoding.typed_rows import RowDecoder, RowFormat
-from firetrail.pipeline.options import Option, OptionTable, Parsed, any_text, some_text
+from firetrail.pipeline.options import (
+    Option,
+    OptionTable,
+    Parsed,
+    any_text,
+    each_once,
+    names_in,
+    some_text,
+)
 from firetrail.settings.settings_table import Flag, OneOf, Text
 from firetrail.system import SYSTEM
 
@@ -64,11 +71,8 @@ def time_zone(name: str) -> tzinfo:
         raise ValueError(str(error)) from error
 
 
-def _names(text: str) -> tuple[str, ...]:
-    names = tuple(name.strip() for name in text.split(","))
-    if not all(names):
-        raise ValueError(text)
-    return names
+def _key(text: str) -> tuple[str, ...]:
+    return each_once(text.split(","), same_name)
 
 
 def _content(path: str) -> bytes:
@@ -82,8 +86,16 @@ def _content(path: str) -> bytes:
 def _columns(text: str) -> TableSchema:
     """Return the columns of CSV; those without a type are text."""
     if re.fullmatch(r"\w+(\s*,\s*\w+)*", text.strip()):
-        return TableSchema.of((name.strip(), pa.string()) for name in text.split(","))
-    return TableSchema.from_ddl(text)
+        text = ",".join(f"{name} string" for name in text.split(","))
+    return _parsed_as("columns", TableSchema.from_ddl, text)
+
+
+def _parsed_as(option: str, parse: Callable[[str], TableSchema], text: str) -> TableSchema:
+    """Return the columns that an option describes; errors name the option."""
+    try:
+        return parse(text)
+    except ConfigError as error:
+        raise ConfigError(option, error.value, error.allowed) from error
 
 
 def _text(content: bytes) -> str:
@@ -96,7 +108,8 @@ def _text(content: bytes) -> str:
 def _described(content: bytes) -> TableSchema:
     """Return the columns that a file describes, as JSON Schema or as DDL text."""
     text = _text(content).strip()
-    return TableSchema.from_json_schema(text) if text[:1] == "{" else TableSchema.from_ddl(text)
+    parse = TableSchema.from_json_schema if text[:1] == "{" else TableSchema.from_ddl
+    return _parsed_as("schemaFile", parse, text)
 
 
 OPTIONS = OptionTable(
@@ -106,8 +119,8 @@ OPTIONS = OptionTable(
         Option("numberUnit", "number_unit", OneOf(NumberUnit)),
         Option("timeZone", "zone", Parsed(time_zone, "must be a time zone, such as Asia/Shanghai")),
         Option("tombstones", "tombstones", Flag()),
-        Option("tables", "tables", Parsed(_names, "must be patterns of DATABASE.TABLE")),
-        Option("key", "key", Parsed(_names, "must be names of columns")),
+        Option("tables", "tables", Parsed(names_in, "must be patterns of DATABASE.TABLE")),
+        Option("key", "key", Parsed(_key, "must be names of columns")),
         Option("zeroDates", "zero_dates", OneOf(ZeroDates)),
         Option("schemaFile", "schema", Parsed(_content, "must be a file with a schema")),
         Option("message", "message", some_text("the full name of a message of Protobuf")),

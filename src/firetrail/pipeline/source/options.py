@@ -26,6 +26,7 @@ from firetrail.pipeline.options import (
     Option,
     OptionTable,
     Parsed,
+    names_in,
     some_text,
 )
 from firetrail.pipeline.source.places import absolute
@@ -196,16 +197,9 @@ def _place(text: str) -> str:
     return absolute(text)
 
 
-def _list(text: str) -> tuple[str, ...]:
-    names = tuple(name.strip() for name in text.split(","))
-    if not all(names):
-        raise ValueError
-    return tuple(dict.fromkeys(names))
-
-
 def _columns(text: str) -> tuple[str, ...]:
     """Return the names of columns, which may be given in any case."""
-    return tuple(dict.fromkeys(map(own_name, _list(text))))
+    return tuple(dict.fromkeys(map(own_name, names_in(text))))
 
 
 def _assigned(text: str) -> dict[str, frozenset[QueueName]]:
@@ -229,7 +223,7 @@ def _queue_name(value: Any) -> QueueName:
 
 
 def _ids(text: str) -> tuple[int, ...]:
-    return tuple(map(parse_whole, _list(text)))
+    return tuple(map(parse_whole, names_in(text)))
 
 
 def _tags(text: str) -> tuple[str, ...]:
@@ -313,7 +307,7 @@ OPTIONS = (
     Option("group", "group", some_text("the name of a consumer group")),
     RETRY,
     Option("view", "view", OneOf(View)),
-    Option("subscribe", "subscribe", Parsed(_list, "a list of topics, separated by commas")),
+    Option("subscribe", "subscribe", Parsed(names_in, "a list of topics, separated by commas")),
     Option("subscribePattern", "subscribe_pattern", Parsed(_pattern, "a regular expression")),
     Option("assign", "assign", Parsed(_assigned, '{"TOPIC": [0, 1]}, the ids of queues by topic')),
     Option(

@@ -8,6 +8,7 @@ from functools import cached_property
 
 import pyarrow as pa
 
+from firetrail.errors import ConfigError
 from firetrail.pipeline.decoding.arrow_types import list_of, members_of, same_name, struct_of
 from firetrail.pipeline.decoding.table_schema import TableSchema
 from firetrail.pipeline.source.schema import TEXT_MAP, TEXTS, TIMESTAMP
@@ -32,6 +33,14 @@ MESSAGE_COLUMNS = (BROKER, *_SOURCES)
 REASON, BODY = "reason", "body"
 _FORBIDDEN = re.compile(r"[ ,;{}()\n\t=]")
 """Characters that Delta allows in no name of a column."""
+
+
+def check_prefix(prefix: str) -> str:
+    """Return a prefix of message columns; raise ConfigError if Delta does not allow it."""
+    if _FORBIDDEN.search(prefix):
+        allowed = "must have no space, comma, semicolon, brace, parenthesis, tab or equals sign"
+        raise ConfigError("prefix", prefix, allowed)
+    return prefix
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from firetrail.errors import ConfigError
+from firetrail.pipeline.decoding.arrow_types import same_name
 from firetrail.pipeline.jobs.archive.archive_job import OnPlan
-from firetrail.pipeline.tables.columns import PREFIX
+from firetrail.pipeline.options import each_once
+from firetrail.pipeline.tables.columns import PREFIX, check_prefix
 from firetrail.pipeline.tables.keys import BUCKETS, check_buckets
 
 
@@ -41,7 +43,7 @@ class TableOptions:
         asked = {
             "decoder": self.decoder,
             "decoder_options": None if self.decoder_options is None else dict(self.decoder_options),
-            "prefix": self.prefix,
+            "prefix": None if self.prefix is None else check_prefix(self.prefix),
             "message_columns": self.message_columns,
             "upsert": self._key(),
             "buckets": None if self.buckets is None else check_buckets(self.buckets),
@@ -70,7 +72,7 @@ class TableOptions:
         if self.upsert is None:
             return None
         names = self.upsert.split(",") if isinstance(self.upsert, str) else self.upsert
-        key = [name.strip() for name in names]
-        if not key or not all(key) or len(set(key)) < len(key):
-            raise ConfigError("upsert", self.upsert, "must be the names of columns")
-        return key
+        try:
+            return list(each_once(names, same_name))
+        except ValueError:
+            raise ConfigError("upsert", self.upsert, "must be the names of columns") from None
