@@ -49,6 +49,7 @@ EXAMPLES = {
     "namesrv": "127.0.0.1:9876",
     "credentialsFile": "access",
     "group": "g",
+    "commitGroup": "c",
     "retryTimeoutMs": "0",
 }
 
@@ -272,6 +273,7 @@ def test_a_missing_path_says_how_to_give_one() -> None:
         ),
         ({"maxOffsetsPerTrigger": "1"}, "PerTrigger = '1': does not apply to a batch read"),
         ({"minOffsetsPerTrigger": "1"}, "PerTrigger = '1': does not apply to a batch read"),
+        ({"commitGroup": "c"}, "commitGroup = 'c': does not apply to a batch read"),
         ({"maxTriggerDelay": "1s"}, "Delay = '1s': does not apply to a batch read"),
         ({"key": "k"}, "key = 'k': needs the option subscribe or assign"),
         (
@@ -299,6 +301,7 @@ def test_options_that_do_not_go_together(given: dict[str, str], message: str) ->
         ({"view": "log", "maxOffsetsPerTrigger": "1"}, "does not apply to view=log"),
         ({"view": "log", "minOffsetsPerTrigger": "1"}, "does not apply to view=log"),
         ({"maxOffsetsPerTrigger": "1", "maxBytesPerTrigger": "1"}, "give only one of the two"),
+        ({"COMMITGROUP": "c"}, "commitGroup = 'c': needs the option namesrv"),
         ({"maxTriggerDelay": "1s"}, "needs the option minOffsetsPerTrigger"),
         (
             {"minOffsetsPerTrigger": "9", "maxOffsetsPerTrigger": "5"},

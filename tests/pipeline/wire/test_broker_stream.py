@@ -8,14 +8,17 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows
 from tests.pipeline.streams import finish
+from tests.pipeline.wire import talk
 from tests.pipeline.wire.talk import create, send
 
 from firetrail import Message
 from firetrail.broker.background import BackgroundBroker
+from firetrail.client import Admin
 from firetrail.errors import ConfigError, DataLostError
 from firetrail.pipeline.source.options import parse_options
 from firetrail.pipeline.wire.broker_reader import read_wire
 from firetrail.pipeline.wire.broker_stream import WireStreamReader
+from firetrail.remoting.messages.admin.admin_bodies import ConsumeStats
 
 ALL = ReadAllAvailable()
 
@@ -39,6 +42,18 @@ def home(reader: WireStreamReader) -> str:
     queues: dict[str, int] = reader.reportLatestOffset()["T"]
     (name,) = {queue.rpartition("/")[0] for queue in queues}
     return name
+
+
+def committed(broker: BackgroundBroker, group: str) -> list[int]:
+    """Return the offsets of a group by queue, as ``lag`` and mqadmin see them."""
+
+    async def work() -> ConsumeStats:
+        async with Admin(broker.namesrv) as admin:
+            return await admin.consume_stats(group)
+
+    table = talk.run(work).offset_table
+    assert {queue.topic for queue in table} == {"T"}
+    return [table[queue].consumer_offset for queue in sorted(table)]
 
 
 class TestOffsets:
@@ -119,6 +134,23 @@ class TestOffsets:
         send(broker.namesrv, numbered(44, 45))
         assert reader.latestOffset(start, limit) == reader.reportLatestOffset()
 
+    def test_progress_becomes_offsets_of_a_group(self, broker: BackgroundBroker) -> None:
+        given = {"subscribe": "T", "startingOffsets": "earliest", "retryTimeoutMs": "0"}
+        reader = reader_of(broker, **given, commitGroup="spark")
+        start = reader.initialOffset()
+        end = reader.latestOffset(start, ReadMaxRows(10))
+        assert committed(broker, "spark") == [0, 0], "the first batch is not yet committed"
+        everything = reader.latestOffset(end, ALL)
+        assert committed(broker, "spark") == [5, 5]
+        assert reader.latestOffset(everything, ALL) == everything
+        assert committed(broker, "spark") == [20, 20]
+        reader_of(broker, **given).latestOffset(start, ALL)
+        assert committed(broker, "spark") == [20, 20]
+        again = reader_of(broker, **given, commitGroup="spark")
+        away = {"T": end["T"] | {"away/0": 7}}
+        again.latestOffset(away, ALL)
+        assert committed(broker, "spark") == [5, 5], "a new query may begin earlier"
+
     def test_lost_queues_and_messages_are_an_error(self, broker: BackgroundBroker) -> None:
         at_once = {"subscribe": "T", "retryTimeoutMs": "0"}
         reader = reader_of(broker, **at_once)
@@ -156,6 +188,16 @@ def test_a_spark_stream_waits_for_messages(
 def follow(spark: SparkSession, broker: BackgroundBroker, **options: str) -> DataFrame:
     given = {"namesrv": broker.namesrv, "startingOffsets": "earliest", "subscribe": "T"} | options
     return spark.readStream.format("rocketmq").options(**given).load()
+
+
+@pytest.mark.slow
+def test_a_spark_stream_commits_its_last_batch(
+    spark: SparkSession, broker: BackgroundBroker, tmp_path: Path
+) -> None:
+    create(broker.namesrv, "T", 2)
+    send(broker.namesrv, numbered(0, 60))
+    run(follow(spark, broker, maxOffsetsPerTrigger="25", commitGroup="spark"), tmp_path)
+    assert committed(broker, "spark") == [30, 30]
 
 
 def run(frame: DataFrame, place: Path) -> None:

@@ -110,6 +110,8 @@ class ReadOptions:
     access_file: str = ""
     """File with credentials and TLS for the brokers; empty for those in the environment."""
     group: str = GROUP
+    commit_group: str = ""
+    """The group whose offsets at the brokers are those of a stream; empty for none."""
     retry_ms: int = RETRY_MS
     """The time for which each request to a name server or broker is retried."""
     view: View = View.QUEUE
@@ -305,6 +307,7 @@ OPTIONS = (
     NAMESRV,
     Option("credentialsFile", "access_file", some_text("a file that only its owner can read")),
     Option("group", "group", some_text("the name of a consumer group")),
+    Option("commitGroup", "commit_group", some_text("the name of a consumer group")),
     RETRY,
     Option("view", "view", OneOf(View)),
     Option("subscribe", "subscribe", Parsed(names_in, "a list of topics, separated by commas")),
@@ -364,6 +367,7 @@ _EXCLUDED_BY = {
     "maxBytesPerTrigger": (_BATCH,),
     "minOffsetsPerTrigger": (_BATCH, _LOG),
     "maxTriggerDelay": (_BATCH, _LOG),
+    "commitGroup": (_BATCH,),
 }
 """The other options and the kinds of reads that each option cannot be combined with."""
 _DAMAGE_ONLY = ("path", "view", "minPartitions")
@@ -469,6 +473,9 @@ def _check_together(named: Mapping[str, str], view: View, stream: bool) -> None:
             raise ConfigError(
                 name, named[name], f"does not apply to view=damage, which has only {allowed}"
             )
+    if "commitGroup" in given and "namesrv" not in given:
+        reason = "needs the option namesrv: only brokers keep the offsets of groups"
+        raise ConfigError("commitGroup", named["commitGroup"], reason)
     if "maxTriggerDelay" in given and "minOffsetsPerTrigger" not in given:
         reason = "needs the option minOffsetsPerTrigger, whose wait it limits"
         raise ConfigError("maxTriggerDelay", named["maxTriggerDelay"], reason)

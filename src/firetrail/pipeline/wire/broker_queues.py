@@ -169,6 +169,14 @@ class Cluster:
 
         return self._each(queues, ask, lambda queue: queue)
 
+    def commit(self, offsets: Iterable[tuple[MessageQueue, int]], group: str) -> None:
+        """Write the offsets of a consumer group."""
+
+        async def ask(item: tuple[MessageQueue, int]) -> str:
+            return await self._admin.offsets.commit(group, *item)
+
+        self._each(offsets, ask, lambda item: item[0])
+
     # -- single messages ----------------------------------------------------------------------
 
     def sizes(self, queues: Iterable[tuple[MessageQueue, int, int]]) -> list[int]:

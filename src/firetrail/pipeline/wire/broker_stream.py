@@ -10,7 +10,13 @@ from pyspark.sql.datasource import InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxBytes, ReadMaxRows
 
 from firetrail.pipeline.logger import LOGGER
-from firetrail.pipeline.source.options import LATEST, QueueName, ReadBoundary, parse_offsets_by
+from firetrail.pipeline.source.options import (
+    LATEST,
+    QueueName,
+    ReadBoundary,
+    ReadOptions,
+    parse_offsets_by,
+)
 from firetrail.pipeline.source.partition import read_partition
 from firetrail.pipeline.source.plan.ranges import NO_BOUNDS, clipped, report_missing, resolve
 from firetrail.pipeline.source.plan.store_splits import RowSelection
@@ -25,6 +31,7 @@ from firetrail.pipeline.wire.broker_plan import (
 )
 from firetrail.pipeline.wire.broker_queues import Cluster, OffsetRange, name_of
 from firetrail.pipeline.wire.broker_reader import read_wire
+from firetrail.remoting.messages.bodies import MessageQueue
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -34,6 +41,10 @@ BrokerOffsets = dict[str, dict[QueueName, int]]
 
 class WireStreamReader(StreamReader):
     """Follows queues of brokers. Every call asks the name server for topics and queues again."""
+
+    def __init__(self, options: ReadOptions, columns: Sequence[str]) -> None:
+        super().__init__(options, columns)
+        self._committed: dict[MessageQueue, int] = {}
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the messages of a split."""
@@ -64,6 +75,7 @@ class WireStreamReader(StreamReader):
         begun = _parse(start)
         with self._cluster() as cluster:
             all_ends = self._ends(cluster, set(begun).intersection(self._options.subscribe or ()))
+            self._commit(cluster, all_ends, begun)
             ends = _highs(all_ends)
             if self._target is not None:
                 ends = cut_to(ends, _parse(self._target))
@@ -78,6 +90,24 @@ class WireStreamReader(StreamReader):
             if part.begin < part.end or name in by_queue:
                 by_queue[name] = part.end
         return as_json(begun)
+
+    def _commit(
+        self, cluster: Cluster, all_ends: list[OffsetRange], reached: BrokerOffsets
+    ) -> None:
+        """Write what has changed in the progress as offsets of the group, if there is one.
+
+        Spark asks for the next micro-batch after it has committed the last one, and often never
+        calls ``commit`` for the last one of a run. Brokers that are away get them later.
+        """
+        if not self._options.commit_group:
+            return
+        changed = []
+        for queue in (ends.queue for ends in all_ends):
+            offset = reached.get(queue.topic, {}).get(name_of(queue))
+            if offset is not None and self._committed.get(queue) != offset:
+                changed.append((queue, offset))
+        cluster.commit(changed, self._options.commit_group)
+        self._committed.update(changed)
 
     def reportLatestOffset(self) -> dict[str, Any]:
         """Return the current ends of the queues, from which Spark computes the lag."""
