@@ -211,6 +211,21 @@ class TestRuns:
         assert table([f"archive={lake}", f"archive={root}"], to).rows == 3
         assert ids(to) == list(range(33))
 
+    def test_a_log_under_two_names_is_refused(
+        self, spark: SparkSession, root: Path, to: Path, tmp_path: Path
+    ) -> None:
+        put(root, *numbered(range(3)))
+        archive(spark, root, tmp_path / "archive")
+        put(root, *numbered(range(3, 5)))
+        for sources in ([f"a={root}", f"b={root}"], [tmp_path / "archive", root]):
+            with pytest.raises(ConfigError, match="have the same log"):
+                table(sources, to)
+        assert table(f"a={root}", to).rows == 5
+        for other in (root, tmp_path / "archive"):
+            with pytest.raises(ConfigError, match="one name, as a=/"):
+                table([f"a={root}", f"b={other}"], to)
+        assert table(f"a={root}", to).total_rows == 5
+
     def test_an_archive_by_topic_is_read(
         self, spark: SparkSession, root: Path, to: Path, tmp_path: Path
     ) -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from firetrail.errors import ConfigError
-from firetrail.pipeline.tables.table_sources import TableSource
+from firetrail.pipeline.tables.progress import BrokerProgress
+from firetrail.pipeline.tables.table_sources import SourcePlan, TableSource, has_message
 
 
 def named_sources(sources: Sequence[TableSource], known: Sequence[str]) -> list[TableSource]:
@@ -35,6 +36,35 @@ def named_sources(sources: Sequence[TableSource], known: Sequence[str]) -> list[
                 "source", source.place, f"name its broker, as BROKER={source.place}{names}"
             )
     return found
+
+
+def check_different_logs(
+    plans: Iterable[SourcePlan],
+    topic: str,
+    before: Mapping[str, BrokerProgress],
+    after: Mapping[str, BrokerProgress],
+) -> None:
+    """Raise ConfigError if a broker that is new in the table is another one under a second name.
+
+    Args:
+        plans: The sources of a run, of different brokers.
+        topic: The topic.
+        before: The progress of each broker of the table before the run.
+        after: The progress of the brokers of the run after it.
+    """
+    for source in [plan.source for plan in plans]:
+        for name, progress in {**before, **after}.items():
+            new = {source.broker, name} - before.keys()
+            if name == source.broker or progress.anchor is None or not new:
+                continue
+            if has_message(source, topic, progress.anchor):
+                kept = source.broker if source.broker in before else name
+                raise ConfigError(
+                    "source",
+                    source.place,
+                    f"the brokers {name} and {source.broker} have the same log, and each row would "
+                    f"be there twice; give both places one name, as {kept}={source.place}",
+                )
 
 
 def stages_of(sources: Sequence[TableSource]) -> Iterator[list[TableSource]]:

@@ -18,7 +18,7 @@ from firetrail.errors import ConfigError, LakeError, PipelineError
 from firetrail.pipeline.decoding.spec import DecoderSpec
 from firetrail.pipeline.decoding.table_schema import EMPTY, TableSchema, merged
 from firetrail.pipeline.jobs.archive.archive_job import OnPlan
-from firetrail.pipeline.tables.broker_names import named_sources, stages_of
+from firetrail.pipeline.tables.broker_names import check_different_logs, named_sources, stages_of
 from firetrail.pipeline.tables.bucket_change import BucketMerges, Change, checked_key
 from firetrail.pipeline.tables.columns import TableColumns
 from firetrail.pipeline.tables.merge import merge_bucket
@@ -274,6 +274,7 @@ class TableJob:
             for plan in plans
             for name in [plan.source.broker]
         }
+        check_different_logs(plans, self._topic, manifest.brokers, brokers)
         table = self._source_table(manifest, results)
         return DecodedStage(plans, results, schema, brokers, table, small, base)
 

@@ -27,7 +27,7 @@ from firetrail.format.layout import (
 from firetrail.format.names import COMMIT_LOG, name_server
 from firetrail.pipeline.jobs.archive.archive_job import safe_end
 from firetrail.pipeline.jobs.archive.lake import Lake
-from firetrail.pipeline.jobs.archive.manifest import MANIFEST, DataFile, LakeLayout
+from firetrail.pipeline.jobs.archive.manifest import MANIFEST, DataFile, LakeLayout, Manifest
 from firetrail.pipeline.lakes.location import open_folder
 from firetrail.pipeline.source.decompression import inflate
 from firetrail.pipeline.source.plan.fingerprint import whole_fingerprint
@@ -266,12 +266,18 @@ def _check_same_log(
     view: StoreView, source: TableSource, topic: str, anchor: NewestMessage | None
 ) -> None:
     """Raise LakeError if the newest message of the table is another one in the store."""
-    if anchor is None or (topic, anchor.queue_id) not in view.tails:
-        return
+    if anchor is not None and _is_stored(view, topic, anchor) is False:
+        raise _other_log(source, anchor)
+
+
+def _is_stored(view: StoreView, topic: str, anchor: NewestMessage) -> bool | None:
+    """Whether a store has a message in its place; None if it has none there, or not any longer."""
+    if (topic, anchor.queue_id) not in view.tails:
+        return None
     with closing(view.open_queue(topic, anchor.queue_id)) as queue:
         low, high = queue_ends(view, queue)
         if not low <= anchor.queue_offset < high:
-            return  # deleted, or reported with the offsets
+            return None  # deleted, or reported with the offsets
         unit = queue.unit(anchor.queue_offset)
     found = None
     if unit is not None and unit.physical_offset == anchor.physical_offset:
@@ -279,8 +285,7 @@ def _check_same_log(
             str(view.root), (anchor.physical_offset,), fingerprint=whole_fingerprint(view)
         )
         found = next((batch for batch in read_split(split, COLUMNS[:-1])), None)
-    if found is None or not _is_anchor(found.slice(0, 1), anchor):
-        raise _other_log(source, anchor)
+    return found is not None and _is_anchor(found.slice(0, 1), anchor)
 
 
 def _is_anchor(row: pa.RecordBatch, anchor: NewestMessage) -> bool:
@@ -304,8 +309,8 @@ def _plan_archive(source: TableSource, topic: str, known: BrokerProgress) -> Sou
     lake = Lake(source.place)
     manifest = lake.require_manifest()
     with_column = manifest.layout is LakeLayout.DAY
-    files = [file for file in manifest.files if file.topic <= topic <= file.last_topic]
-    _check_same_archive(source, lake, topic, files, with_column, known.anchor)
+    files = _files_of(manifest, topic)
+    _check_same_archive(source, lake, topic, known.anchor)
     ends = known.ends()
     new = sorted((file for file in files if file.end > known.read_to), key=lambda file: file.start)
     parts = [
@@ -330,16 +335,20 @@ def _shares(files: Sequence[DataFile]) -> Iterator[list[str]]:
 
 
 def _check_same_archive(
-    source: TableSource,
-    lake: Lake,
-    topic: str,
-    files: Sequence[DataFile],
-    with_column: bool,
-    anchor: NewestMessage | None,
+    source: TableSource, lake: Lake, topic: str, anchor: NewestMessage | None
 ) -> None:
     """Raise LakeError if the newest message of the table is another one in the archive."""
-    for file in files if anchor is not None else ():
-        assert anchor is not None
+    if anchor is None or _is_archived(lake, topic, anchor):
+        return
+    if _covers(lake, anchor.physical_offset):
+        raise _other_log(source, anchor)
+
+
+def _is_archived(lake: Lake, topic: str, anchor: NewestMessage) -> bool:
+    """Whether an archive has a message in its place."""
+    manifest = lake.require_manifest()
+    with_column = manifest.layout is LakeLayout.DAY
+    for file in _files_of(manifest, topic):
         if not file.start <= anchor.physical_offset <= file.last:
             continue
         data = ds.dataset(
@@ -351,9 +360,20 @@ def _check_same_archive(
             & ((pc.field("topic") == topic) if with_column else pc.scalar(True)),
         )
         if found.num_rows and _is_anchor(found.to_batches()[0], anchor):
-            return
-    if anchor is not None and _covers(lake, anchor.physical_offset):
-        raise _other_log(source, anchor)
+            return True
+    return False
+
+
+def has_message(source: TableSource, topic: str, anchor: NewestMessage) -> bool:
+    """Whether a source has the newest message that a table has of a broker, in its place."""
+    if is_archive(source.place):
+        return _is_archived(Lake(source.place), topic, anchor)
+    with StoreView.open(source.place, topics={topic}) as view:
+        return bool(_is_stored(view, topic, anchor))
+
+
+def _files_of(manifest: Manifest, topic: str) -> list[DataFile]:
+    return [file for file in manifest.files if file.topic <= topic <= file.last_topic]
 
 
 def _covers(lake: Lake, physical_offset: int) -> bool:
