@@ -10,7 +10,7 @@ from firetrail.broker.filter.sql92 import parse
 from firetrail.format.message_types import is_transactional, waits_for_disk
 from firetrail.format.values.truths import is_true, truth_in, truth_text
 from firetrail.pipeline.decoding.mysql_types import canal_reader, mysql_type
-from firetrail.pipeline.decoding.text_values import Converter, Misfit, from_text
+from firetrail.pipeline.decoding.text_values import BodyError, Converter, from_text
 from firetrail.settings.settings_table import Flag
 
 TRUE = ("true", "True", "TRUE", "tRuE")
@@ -54,7 +54,7 @@ def test_a_value_of_a_table_is_true_or_false(text: str) -> None:
         if text in (*TRUE, *FALSE):
             assert read(text) == (text in TRUE)
         elif kind == "boolean" or text not in ("0", "1"):
-            with pytest.raises(Misfit):
+            with pytest.raises(BodyError):
                 read(text)
 
 

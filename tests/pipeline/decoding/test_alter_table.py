@@ -4,7 +4,7 @@ import pytest
 
 from firetrail.pipeline.decoding import TableSchema
 from firetrail.pipeline.decoding.alter_table import added_columns
-from firetrail.pipeline.decoding.text_values import Misfit
+from firetrail.pipeline.decoding.text_values import BodyError
 
 
 @pytest.mark.parametrize(
@@ -53,5 +53,5 @@ def test_added_columns(sql: str, columns: str) -> None:
     ],
 )
 def test_other_statements_are_refused(sql: str) -> None:
-    with pytest.raises(Misfit):
+    with pytest.raises(BodyError):
         print(added_columns(sql))

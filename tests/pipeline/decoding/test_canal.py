@@ -110,7 +110,7 @@ def test_types_of_mysql(declared: str, text: str, kind: str, value: Any) -> None
         ("bit(1)", "2", "'2' is not a boolean"),
         ("blob", "ā", "expected letters of ISO-8859-1"),
         ("date", "2024-02-30", "expected YYYY-MM-DD"),
-        ("date", "0000-00-00", "the option zeroDates=null makes it null"),
+        ("date", "0000-00-00", "set zeroDates=null to store null"),
     ],
 )
 def test_values_that_contradict_their_declaration(declared: str, text: str, reason: str) -> None:

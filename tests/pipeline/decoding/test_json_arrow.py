@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from firetrail.pipeline.decoding import Decoded, DecoderSpec, TableSchema
 from firetrail.pipeline.decoding.json_arrow import ArrowReader
 from firetrail.pipeline.decoding.json_decoder import JsonDecoder
-from firetrail.pipeline.decoding.json_values import JsonRules
+from firetrail.pipeline.decoding.json_values import DecodingRules
 
 DDL = (
     "i int, l bigint, b boolean, d double, f float, p decimal(10,2), s string, t timestamp,"
@@ -108,7 +108,7 @@ def seen(decoded: Decoded) -> Any:
 def test_both_paths_agree(bodies: list[str], columns: str, zone: str, unit: str) -> None:
     given = {"format": "json", "newColumns": columns, "timeZone": zone}
     spec = DecoderSpec.from_options(given | ({"numberUnit": unit} if unit else {}))
-    rules = JsonRules(spec.new_columns, spec.zone, spec.number_unit)
+    rules = DecodingRules(spec.new_columns, spec.zone, spec.number_unit)
     encoded = [body.encode("utf-8", "surrogatepass") for body in bodies]
     both = [decoder(SCHEMA, rules).decode(encoded) for decoder in (JsonDecoder, Exact)]
     assert seen(both[0]) == seen(both[1])
@@ -120,7 +120,7 @@ def test_common_bodies_take_the_fast_path() -> None:
         **{"t": "2024-01-01T00:00:00.123456789+08:00", "n": "2024-01-01 10:00:00"},
         **{"y": "2024-02-29", "a": [1, None], "o": {"x": None, "w": [{"v": "2024-01-01T00:00Z"}]}},
     }
-    rows = ArrowReader(SCHEMA, JsonRules()).rows([json.dumps(body).encode(), b"{}"] * 2)
+    rows = ArrowReader(SCHEMA, DecodingRules()).rows([json.dumps(body).encode(), b"{}"] * 2)
     assert rows is not None and rows.schema == SCHEMA.arrow
     first, second = rows.to_pylist()[:2]
     assert first["p"] == Decimal("12.34") and first["a"] == [1, None]
@@ -133,7 +133,7 @@ def test_one_bad_body_among_many_leaves_the_others_on_the_fast_path(
 ) -> None:
     bodies = [b'{"i": %d}' % number for number in range(20_000)]
     bodies[11_111] = b'{"i": "x"}'
-    decoder = JsonDecoder(SCHEMA, JsonRules())
+    decoder = JsonDecoder(SCHEMA, DecodingRules())
     slow = [piece for piece in decoder._pieces(bodies, SCHEMA) if piece.rows is None]
     assert sum(piece.end - piece.start for piece in slow) <= 32
     decoded = decoder.decode(bodies)
@@ -162,17 +162,17 @@ def test_no_body_crashes_the_process(body: bytes) -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], input=body, capture_output=True)
     assert done.stdout == b"1\n", done.stderr
-    assert ArrowReader(SCHEMA, JsonRules()).rows([b"{}", body]) is None
+    assert ArrowReader(SCHEMA, DecodingRules()).rows([b"{}", body]) is None
 
 
 def test_invalid_text_is_not_taken_for_text() -> None:
-    decoded = JsonDecoder(SCHEMA, JsonRules()).decode([b'{"s": "\xff"}', b'{"s": "x"}'])
+    decoded = JsonDecoder(SCHEMA, DecodingRules()).decode([b'{"s": "\xff"}', b'{"s": "x"}'])
     assert decoded.rejects[0].reason == "not UTF-8 at byte 7"
     assert decoded.parts[0].rows["s"].to_pylist() == ["x"]
 
 
 def test_arrow_arrays_and_slices_are_read() -> None:
     bodies = pa.array([b"{", b'{"i": 1}', None, b'{"i": 2}'], pa.binary()).slice(1)
-    decoded = JsonDecoder(SCHEMA, JsonRules()).decode(bodies)
+    decoded = JsonDecoder(SCHEMA, DecodingRules()).decode(bodies)
     assert decoded.parts[0].messages.to_pylist() == [0, 2]
     assert decoded.rejects[0].message == 1

@@ -14,7 +14,7 @@ from tests.pipeline.decoding.registries import running
 from firetrail.errors import ConfigError
 from firetrail.pipeline.decoding import Decoded, DecoderSpec, TableSchema
 from firetrail.pipeline.decoding.protobuf import message_indexes
-from firetrail.pipeline.decoding.text_values import Misfit
+from firetrail.pipeline.decoding.text_values import BodyError
 
 protoc: Any = pytest.importorskip("grpc_tools.protoc")
 descriptor_pb2: Any = pytest.importorskip("google.protobuf.descriptor_pb2")
@@ -167,5 +167,5 @@ def test_indexes_of_messages() -> None:
     assert message_indexes(b"\0rest") == ((0,), b"rest")
     assert message_indexes(b"\4\2\6rest") == ((1, 3), b"rest")
     for body in (b"", b"\4\2", b"\x80", b"\1", b"\xff\xff\xff\xff\xff\xff"):
-        with pytest.raises(Misfit):
+        with pytest.raises(BodyError):
             message_indexes(body)

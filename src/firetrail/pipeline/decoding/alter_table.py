@@ -1,8 +1,8 @@
 """The columns that a statement ``ALTER TABLE … ADD COLUMN`` of MySQL adds.
 
-Rows say by themselves when a type changed, so nothing else of a statement has to be understood. All
-other statements (columns that are dropped or renamed, tables that are emptied) are refused, because
-the rows of the table would no longer be those of the database.
+Rows declare their types, so other parts of a statement are ignored. All other statements (columns
+that are dropped or renamed, tables that are emptied) are refused, because the rows of the table
+would no longer be those of the database.
 """
 
 import re
@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 import pyarrow as pa
 
 from firetrail.pipeline.decoding.mysql_types import mysql_type
-from firetrail.pipeline.decoding.text_values import Misfit, shown
+from firetrail.pipeline.decoding.text_values import BodyError, quoted_value
 
 _TOKEN = re.compile(
     r"\s+|/\*.*?\*/|(?:--\s|#)[^\n]*|(`(?:[^`]|``)*`|'(?:[^'\\]|''|\\.)*'|\"(?:[^\"\\]|\"\"|\\.)*\""
@@ -20,23 +20,23 @@ _TOKEN = re.compile(
 )
 _KEYS = {"INDEX", "KEY", "UNIQUE", "PRIMARY", "CONSTRAINT", "FULLTEXT", "SPATIAL", "FOREIGN"}
 _KEYS |= {"CHECK"}
-"""What follows ``ADD`` and changes no column."""
+"""Words after ``ADD`` that add no column."""
 
 
 def added_columns(sql: str) -> dict[str, pa.DataType]:
-    """Return names and types of the columns that a statement adds; raise Misfit for others."""
+    """Return names and types of the columns that a statement adds; raise BodyError for others."""
     tokens = [token for token in _TOKEN.findall(sql) if token and token != ";"]
     words = [token.upper() for token in tokens]
     start = 2 if words[1:2] == ["TABLE"] else 3
     if words[:1] != ["ALTER"] or words[start - 1 : start] != ["TABLE"]:
-        raise Misfit(f"a statement that adds no columns: {shown(sql)}")
+        raise BodyError(f"a statement that adds no columns: {quoted_value(sql)}")
     while tokens[start + 1 : start + 2] == ["."]:  # `database`.`table`
         start += 2
     columns: dict[str, pa.DataType] = {}
     for part in _parts(tokens[start + 1 :]):
         upper = [token.upper() for token in part[:6]]
         if upper[:1] != ["ADD"] or upper[1:2] == ["PARTITION"]:
-            raise Misfit(f"a change other than new columns: {shown(sql)}")
+            raise BodyError(f"a change other than new columns: {quoted_value(sql)}")
         if upper[1:2] and upper[1] in _KEYS:
             continue
         at = 2 if upper[1:2] == ["COLUMN"] else 1
@@ -46,12 +46,12 @@ def added_columns(sql: str) -> dict[str, pa.DataType]:
         for definition in _parts(inner[1:-1]) if several else [inner]:
             columns.update([_column(definition, sql)])
     if not columns:
-        raise Misfit(f"a statement that adds no columns: {shown(sql)}")
+        raise BodyError(f"a statement that adds no columns: {quoted_value(sql)}")
     return columns
 
 
 def _parts(tokens: Sequence[str]) -> Iterator[list[str]]:
-    """Yield what the commas outside of parentheses separate."""
+    """Yield the parts between top-level commas."""
     depth, part = 0, list[str]()
     for token in tokens:
         depth += (token == "(") - (token == ")")
@@ -65,7 +65,7 @@ def _parts(tokens: Sequence[str]) -> Iterator[list[str]]:
 
 def _column(definition: Sequence[str], sql: str) -> tuple[str, pa.DataType]:
     if len(definition) < 2:
-        raise Misfit(f"not understood: {shown(sql)}")
+        raise BodyError(f"not understood: {quoted_value(sql)}")
     name = definition[0]
     if name[0] in '`"':
         name = name[1:-1].replace(name[0] * 2, name[0])

@@ -17,9 +17,9 @@ from firetrail.format.values.integers import INT64_MAX, INT64_MIN
 INSTANT = pa.timestamp("us", tz="UTC")
 LOCAL_TIME = pa.timestamp("us")
 DECIMAL_DIGITS = 38
-"""The most digits of a decimal, in Spark, Delta and Iceberg alike."""
+"""Maximum number of digits of a decimal, in Spark, Delta and Iceberg alike."""
 DEPTH_MAX = 100
-"""The most types inside of each other. Parquet readers recurse; Spark gives up at this depth."""
+"""Maximum nesting depth of a type. Parquet readers recurse; Spark gives up at this depth."""
 
 SCALARS: dict[str, pa.DataType] = {
     "boolean": pa.bool_(),
@@ -46,7 +46,7 @@ _EXACT_IN = {
 }
 
 
-def same_name(name: str) -> str:
+def folded_name(name: str) -> str:
     """Return the form in which names are compared."""
     return name.lower()
 
@@ -70,7 +70,7 @@ def members_of(struct: pa.DataType) -> list[tuple[str, pa.DataType]]:
     return [(struct.field(at).name, struct.field(at).type) for at in range(struct.num_fields)]
 
 
-def normal(kind: pa.DataType, place: str, depth: int = 1) -> pa.DataType:
+def normalized_type(kind: pa.DataType, place: str, depth: int = 1) -> pa.DataType:
     """Return the type with nullable members and the element names that Spark uses.
 
     Raises:
@@ -79,15 +79,17 @@ def normal(kind: pa.DataType, place: str, depth: int = 1) -> pa.DataType:
     if depth > DEPTH_MAX:
         raise ConfigError("schema", place, f"has types in more than {DEPTH_MAX} levels")
     if pa.types.is_list(kind):
-        return list_of(normal(kind.value_type, f"{place}.element", depth + 1))
+        return list_of(normalized_type(kind.value_type, f"{place}.element", depth + 1))
     if pa.types.is_map(kind):
         if kind.key_type != pa.string():
             raise ConfigError("schema", place, "the keys of a map must be strings")
-        return pa.map_(pa.string(), normal(kind.item_type, f"{place}.value", depth + 1))
+        return pa.map_(pa.string(), normalized_type(kind.item_type, f"{place}.value", depth + 1))
     if pa.types.is_struct(kind):
         members = members_of(kind)
         check_names([name for name, _ in members], place)
-        inner = [(name, normal(each, f"{place}.{name}", depth + 1)) for name, each in members]
+        inner = [
+            (name, normalized_type(each, f"{place}.{name}", depth + 1)) for name, each in members
+        ]
         return struct_of(inner)
     if kind in _NAMES or (pa.types.is_decimal128(kind) and 0 <= kind.scale <= kind.precision):
         return kind
@@ -100,7 +102,7 @@ def check_names(names: Iterable[str], place: str) -> None:
     for name in names:
         if not name:
             raise ConfigError("schema", place, "has a name that is empty")
-        other = seen.setdefault(same_name(name), name)
+        other = seen.setdefault(folded_name(name), name)
         if other is not name:
             reason = f"{other!r} and {name!r} are the same name; case does not count"
             raise ConfigError("schema", place, reason)
@@ -165,9 +167,9 @@ def _decimal_digits(kind: pa.DataType) -> tuple[int, int] | None:
 
 def _wider_struct(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
     merged = dict(members_of(one))
-    names = {same_name(name): name for name in merged}
+    names = {folded_name(name): name for name in merged}
     for name, kind in members_of(other):
-        own = names.get(same_name(name))
+        own = names.get(folded_name(name))
         both: Any = kind if own is None else wider(merged[own], kind)
         if both is None:
             return None

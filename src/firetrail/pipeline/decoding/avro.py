@@ -32,13 +32,13 @@ from firetrail.pipeline.decoding.registry import (
     split_header,
 )
 from firetrail.pipeline.decoding.text_values import (
+    BodyError,
     Converter,
-    Misfit,
     exact_decimal,
     in_calendar,
-    shown,
+    quoted_value,
 )
-from firetrail.pipeline.decoding.typed_rows import RowFormat
+from firetrail.pipeline.decoding.typed_rows import TypedFormat
 
 _PLAIN = {
     **{"boolean": pa.bool_(), "int": pa.int32(), "long": pa.int64(), "float": pa.float32()},
@@ -48,7 +48,7 @@ _PLAIN = {
 _EPOCH_DAY = date(1970, 1, 1).toordinal()
 
 
-class AvroFormat(RowFormat):
+class AvroFormat(TypedFormat):
     """Data of Avro.
 
     Args:
@@ -65,8 +65,8 @@ class AvroFormat(RowFormat):
         if schema:
             try:
                 self._known[None] = self._writer(RegisteredSchema(schema))
-            except Misfit as misfit:
-                raise ConfigError("schemaFile", schema, str(misfit)) from None
+            except BodyError as error:
+                raise ConfigError("schemaFile", schema, str(error)) from None
 
     def row(self, body: bytes) -> tuple[ChangeRow, Readers]:
         number, datum = split_header(body, self._header)
@@ -75,9 +75,9 @@ class AvroFormat(RowFormat):
         try:
             value = self._library.schemaless_reader(stream, schema, None)
         except Exception as error:  # the library raises whatever a damaged datum leads to
-            raise Misfit(f"not a datum of the schema: {error!r:.200}") from None
+            raise BodyError(f"not a datum of the schema: {error!r:.200}") from None
         if stream.tell() < len(datum):
-            raise Misfit(f"{len(datum) - stream.tell()} bytes follow the datum")
+            raise BodyError(f"{len(datum) - stream.tell()} bytes follow the datum")
         return value, readers
 
     def readers(self) -> Readers | None:
@@ -92,16 +92,16 @@ class AvroFormat(RowFormat):
         return known
 
     def _writer(self, schema: RegisteredSchema) -> tuple[Any, Readers]:
-        """Return a parsed schema and the columns of its record; raise Misfit for another."""
+        """Return a parsed schema and the columns of its record; raise BodyError for another."""
         named: dict[str, Any] = {}
         try:
             for _, text in schema.references:
                 self._library.parse_schema(json.loads(text), named)
             parsed = self._library.parse_schema(json.loads(schema.text), named)
         except Exception as error:  # the library raises whatever a wrong schema leads to
-            raise Misfit(f"not a schema of Avro: {error!r:.200}") from None
+            raise BodyError(f"not a schema of Avro: {error!r:.200}") from None
         if not isinstance(parsed, dict) or parsed.get("type") != "record":
-            raise Misfit("the schema is not that of a record")
+            raise BodyError("the schema is not that of a record")
         names = _AvroTypes(named)
         return parsed, {each["name"]: names.reader(each["type"]) for each in parsed["fields"]}
 
@@ -145,12 +145,12 @@ class _AvroTypes:
 
     def _reference(self, name: str) -> ColumnReader:
         if name not in self._named:
-            raise Misfit(f"the schema has a type that is unknown: {shown(name)}")
+            raise BodyError(f"the schema has a type that is unknown: {quoted_value(name)}")
         return self.reader(self._named[name])
 
     def _record(self, schema: Any) -> ColumnReader:
         if schema["name"] in self._path:
-            raise Misfit(f"the type {schema['name']} contains itself, which no table can have")
+            raise BodyError(f"the type {schema['name']} contains itself, which no table can have")
         self._path.append(schema["name"])
         members = {each["name"]: self.reader(each["type"]) for each in schema["fields"]}
         self._path.pop()
@@ -172,7 +172,7 @@ class _AvroTypes:
         simple = all(reader.read is _same for reader in readers)
         if kind is None or not simple or pa.types.is_decimal(kind):
             kinds = ", ".join(str(reader.kind) for reader in readers)
-            raise Misfit(f"the schema has a union of types that no column has: {kinds}")
+            raise BodyError(f"the schema has a union of types that no column has: {kinds}")
         return ColumnReader(kind, _same)
 
 

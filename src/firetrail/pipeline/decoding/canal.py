@@ -7,7 +7,7 @@
      "mysqlType": {"id": "bigint(20)", "price": "decimal(10,2)"}, "sqlType": {…},
      "data": [{"id": "1", "price": "5.18"}], "old": [{"price": "5.15"}]}
 
-All values are text. ``old`` has the columns that changed. ``es`` is when the change was made.
+All values are text. ``old`` has the columns that changed. ``es`` is the time of the change.
 """
 
 from typing import Any
@@ -17,20 +17,20 @@ import pyarrow as pa
 from firetrail.pipeline.decoding.changes import ChangeEvent, ColumnReader, EventAdapter, Readers
 from firetrail.pipeline.decoding.decoded import Operation
 from firetrail.pipeline.decoding.envelope import (
-    milliseconds,
     names_member,
     statement,
     table_name,
     text_member,
+    time_us,
 )
-from firetrail.pipeline.decoding.json_values import JsonRules
+from firetrail.pipeline.decoding.json_values import DecodingRules
 from firetrail.pipeline.decoding.mysql_types import canal_reader, mysql_type, without_zero_dates
 from firetrail.pipeline.decoding.text_values import (
+    BodyError,
     Converter,
-    Misfit,
     from_text,
-    shown,
-    unfit,
+    quoted_value,
+    type_error,
 )
 
 _OPERATIONS = {
@@ -48,24 +48,24 @@ class CanalAdapter(EventAdapter):
         zero_nulls: Whether dates with zeros are null.
     """
 
-    def __init__(self, rules: JsonRules, *, zero_nulls: bool) -> None:
+    def __init__(self, rules: DecodingRules, *, zero_nulls: bool) -> None:
         self._rules = rules
         self._zero_nulls = zero_nulls
         self._declared: dict[tuple[tuple[str, Any], ...], Readers] = {}
 
     def event(self, value: dict[str, Any]) -> ChangeEvent | None:
         table = table_name(value)
-        time = milliseconds(value.get("es"))
+        time = time_us(value.get("es"))
         if value.get("isDdl") is True:
             return statement(table, text_member(value, "sql"), time)
         kind = value.get("type")
         operation = _OPERATIONS.get(kind) if isinstance(kind, str) else None
         if operation is None:
-            raise Misfit(f"type is {shown(kind)}, not INSERT, UPDATE or DELETE")
+            raise BodyError(f"type is {quoted_value(kind)}, not INSERT, UPDATE or DELETE")
         rows = _rows(value, "data")
         old = _rows(value, "old") if kind == "UPDATE" and value.get("old") else [None] * len(rows)
         if len(old) != len(rows):
-            raise Misfit(f"data has {len(rows)} rows, but old has {len(old)}")
+            raise BodyError(f"data has {len(rows)} rows, but old has {len(old)}")
         changes = [(operation, row, before) for row, before in zip(rows, old, strict=True)]
         return ChangeEvent(
             table, changes, self._readers(value), names_member(value, "pkNames"), time
@@ -74,12 +74,12 @@ class CanalAdapter(EventAdapter):
     def _readers(self, value: dict[str, Any]) -> Readers:
         types = value.get("mysqlType") or {}
         if not isinstance(types, dict):
-            raise Misfit("mysqlType is not an object")
+            raise BodyError("mysqlType is not an object")
         declared = tuple(types.items())
         try:
             readers = self._declared.get(declared)
         except TypeError:
-            raise Misfit("mysqlType has a value that is not text") from None
+            raise BodyError("mysqlType has a value that is not text") from None
         if readers is None:
             if len(self._declared) >= DECLARATIONS_MAX:
                 self._declared.clear()
@@ -96,7 +96,7 @@ class CanalAdapter(EventAdapter):
             arrow, lambda value: read(value if type(value) is str else _text(value, arrow))
         )
 
-    def untyped(self, kind: pa.DataType, rules: JsonRules) -> Converter:
+    def untyped(self, kind: pa.DataType, rules: DecodingRules) -> Converter:
         read = from_text(kind, rules.zone)
         if read is None:
             return super().untyped(kind, rules)
@@ -109,12 +109,12 @@ def _text(value: Any, kind: pa.DataType) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, list | dict):
-        raise unfit(value, kind)
+        raise type_error(value, kind)
     return str(value)
 
 
 def _rows(value: dict[str, Any], name: str) -> list[dict[str, Any]]:
     rows = value.get(name)
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
-        raise Misfit(f"{name} is not a list of rows")
+        raise BodyError(f"{name} is not a list of rows")
     return rows

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 
 import pyarrow as pa
 
-from firetrail.pipeline.decoding.arrow_types import INSTANT, same_name, wider
+from firetrail.pipeline.decoding.arrow_types import INSTANT, folded_name, wider
 from firetrail.pipeline.decoding.decoded import (
     Bodies,
     BodyDecoder,
@@ -26,15 +26,15 @@ from firetrail.pipeline.decoding.decoded import (
     body_list,
 )
 from firetrail.pipeline.decoding.json_values import (
+    DecodingRules,
     Evolution,
-    JsonRules,
-    below,
     converter,
+    in_column,
     parse_object,
 )
-from firetrail.pipeline.decoding.shape import Shape
+from firetrail.pipeline.decoding.shape import TypeCounts
 from firetrail.pipeline.decoding.table_schema import EMPTY, TableSchema
-from firetrail.pipeline.decoding.text_values import Converter, Misfit, shown
+from firetrail.pipeline.decoding.text_values import BodyError, Converter, quoted_value
 from firetrail.pipeline.decoding.widened_values import widening
 
 ChangeRow: TypeAlias = dict[str, Any]
@@ -55,7 +55,7 @@ class ColumnReader:
     read: Converter
 
 
-Untyped: TypeAlias = Callable[[pa.DataType, JsonRules], Converter]
+Untyped: TypeAlias = Callable[[pa.DataType, DecodingRules], Converter]
 Readers: TypeAlias = Mapping[str, ColumnReader]
 NO_READERS: Readers = {}
 
@@ -85,13 +85,13 @@ class EventAdapter(ABC):
 
     @abstractmethod
     def event(self, value: dict[str, Any]) -> ChangeEvent | None:
-        """Return the event of a message; None if it is none of a table, such as a heartbeat.
+        """Return the event of a message; None for messages without rows, such as heartbeats.
 
         Raises:
-            Misfit: The event cannot be applied.
+            BodyError: The event cannot be applied.
         """
 
-    def untyped(self, kind: pa.DataType, rules: JsonRules) -> Converter:
+    def untyped(self, kind: pa.DataType, rules: DecodingRules) -> Converter:
         """Return the reading of values whose type the events do not declare."""
         return converter(kind, rules)
 
@@ -101,13 +101,13 @@ class ChangeRules:
     """The choices of the user.
 
     Args:
-        json: Those for values.
+        values: Those for values.
         tables: Patterns of ``database.table``, with ``*``; other tables are skipped. Default:
             none, which takes all.
         key: The names of the key. Default: none, which takes the key that the events name.
     """
 
-    json: JsonRules = field(default_factory=JsonRules)
+    values: DecodingRules = field(default_factory=DecodingRules)
     tables: tuple[str, ...] = ()
     key: tuple[str, ...] = ()
 
@@ -130,14 +130,14 @@ class ChangeDecoder(BodyDecoder):
         self._rules = rules
 
     def decode(self, bodies: Bodies) -> Decoded:
-        tables: dict[TableName, TableChanges] = {}
+        tables: dict[TableName, RowBuilder] = {}
         rejects: list[Reject] = []
         skipped = 0
         for at, body in enumerate(body_list(bodies)):
             try:
                 event = self._event(body)
-            except Misfit as misfit:
-                rejects.append(Reject(at, str(misfit)))
+            except BodyError as error:
+                rejects.append(Reject(at, str(error)))
                 continue
             if event is None or not self._rules.takes(event.table):
                 skipped += 1
@@ -145,7 +145,7 @@ class ChangeDecoder(BodyDecoder):
             changes = tables.get(event.table)
             if changes is None:
                 schema = self._schema_of(event.table)
-                changes = TableChanges(schema, self._adapter.untyped, self._rules)
+                changes = RowBuilder(schema, self._adapter.untyped, self._rules)
                 tables[event.table] = changes
             changes.add(at, event)
         parts = [changes.rows(table, rejects) for table, changes in tables.items()]
@@ -162,7 +162,7 @@ class ChangeDecoder(BodyDecoder):
         return self._schemas.get(table, EMPTY)
 
 
-class TableChanges:
+class RowBuilder:
     """The events of a batch for one table.
 
     Args:
@@ -177,13 +177,13 @@ class TableChanges:
         self._rules = rules
         self._events: list[tuple[int, ChangeEvent]] = []
         self._declared: dict[int, Readers] = {}
-        self._shape = Shape()
+        self._counts = TypeCounts()
         self._plans: dict[tuple[int, tuple[str, ...]], list[tuple[str, str, Converter]]] = {}
 
     def add(self, message: int, event: ChangeEvent) -> None:
         """Add the event of a message, and the columns that it shows."""
         self._events.append((message, event))
-        if self._rules.json.evolution is not Evolution.ADD:
+        if self._rules.values.evolution is not Evolution.ADD:
             return
         readers = event.readers
         if readers and id(readers) not in self._declared:
@@ -192,12 +192,14 @@ class TableChanges:
             self._schema = self._schema.widened(_schema_of(kinds)).schema
         for _, row, _ in event.changes:
             if not readers.keys() >= row.keys():
-                self._shape.see({name: value for name, value in row.items() if name not in readers})
+                self._counts.add(
+                    {name: value for name, value in row.items() if name not in readers}
+                )
 
     def rows(self, table: TableName | None, rejects: list[Reject]) -> TableRows:
         """Return the rows, and add the rejects."""
-        if self._rules.json.evolution is Evolution.ADD:
-            self._schema = self._shape.widened(self._schema)
+        if self._rules.values.evolution is Evolution.ADD:
+            self._schema = self._counts.widened(self._schema)
         rows: list[ChangeRow] = []
         messages: list[int] = []
         operations: list[Operation] = []
@@ -207,8 +209,8 @@ class TableChanges:
             key = event.key or key
             try:
                 changes = self._changes(event)
-            except Misfit as misfit:
-                rejects.append(Reject(message, str(misfit)))
+            except BodyError as error:
+                rejects.append(Reject(message, str(error)))
                 continue
             for operation, row in changes:
                 rows.append(row)
@@ -230,7 +232,7 @@ class TableChanges:
     def _applied(
         self, event: ChangeEvent, operation: Operation, row: ChangeRow, before: ChangeRow | None
     ) -> list[tuple[Operation, ChangeRow]]:
-        """Return what becomes of a row, with values of the table."""
+        """Return the changes that a row causes, converted to the types of the table."""
         done = [(operation, self._converted(event, row))]
         key = self._rules.key or event.key
         if operation is Operation.UPSERT and before and key:
@@ -253,8 +255,8 @@ class TableChanges:
             value = row[name]
             try:
                 converted[column] = None if value is None else read(value)
-            except Misfit as misfit:
-                raise below(name, misfit) from None
+            except BodyError as error:
+                raise in_column(name, error) from None
         return converted
 
     def _plan(self, readers: Readers, row: Collection[str]) -> list[tuple[str, str, Converter]]:
@@ -264,27 +266,28 @@ class TableChanges:
         for name in row:
             column, kind = self._schema.own_name(name), self._schema.type_of(name)
             if column is None or kind is None:
-                if self._rules.json.evolution is not Evolution.IGNORE:
+                if self._rules.values.evolution is not Evolution.IGNORE:
                     plan.append((name, name, _no_column))
                 continue
             if (other := seen.setdefault(column, name)) is not name:
-                raise Misfit(f"the columns {shown(other)} and {shown(name)} differ only in case")
+                both = f"{quoted_value(other)} and {quoted_value(name)}"
+                raise BodyError(f"the columns {both} differ only in case")
             reader = readers.get(name)
-            read = self._untyped(kind, self._rules.json)
+            read = self._untyped(kind, self._rules.values)
             if reader is not None:
-                read = fitted(reader, kind, read, self._rules.json.zone)
+                read = fitted(reader, kind, read, self._rules.values.zone)
             plan.append((name, column, read))
         return plan
 
 
 def _no_column(value: Any) -> Any:
-    raise Misfit(f"{shown(value)} has no column in the table")
+    raise BodyError(f"{quoted_value(value)} has no column in the table")
 
 
 def _named(before: ChangeRow, row: ChangeRow) -> ChangeRow:
     """Return old values by the names that the new row has."""
-    own = {same_name(name): name for name in row}
-    return {own.get(same_name(name), name): value for name, value in before.items()}
+    own = {folded_name(name): name for name in row}
+    return {own.get(folded_name(name), name): value for name, value in before.items()}
 
 
 def _schema_of(kinds: dict[str, pa.DataType]) -> TableSchema:
@@ -292,7 +295,7 @@ def _schema_of(kinds: dict[str, pa.DataType]) -> TableSchema:
     unique: dict[str, tuple[str, pa.DataType]] = {}
     for name, kind in kinds.items():
         if name:
-            unique.setdefault(same_name(name), (name, kind))
+            unique.setdefault(folded_name(name), (name, kind))
     return TableSchema.of(unique.values())
 
 

@@ -106,7 +106,7 @@ class _DdlParser:
 
     def type(self, depth: int) -> pa.DataType:
         if depth > DEPTH_MAX:
-            raise self._error(f"there may be {DEPTH_MAX} levels of types, not more,")
+            raise self._error(f"types may be nested at most {DEPTH_MAX} levels deep,")
         word = self._token.lower()
         name = _ALIASES.get(word, word)
         if name in SCALARS:
@@ -143,7 +143,7 @@ class _DdlParser:
         start, numbers = self._start, self._number_list()
         precision, scale = (*numbers, *(10, 0)[len(numbers) :])[:2]
         if len(numbers) > 2 or not 0 <= scale <= precision <= DECIMAL_DIGITS or precision == 0:
-            reason = f"a decimal has 1 to {DECIMAL_DIGITS} digits, some of them after the point"
+            reason = f"expected decimal(P,S) with 1 <= P <= {DECIMAL_DIGITS} and 0 <= S <= P"
             raise ConfigError("schema", self._text[start:], reason)
         return pa.decimal128(precision, scale)
 

@@ -38,13 +38,19 @@ from firetrail.pipeline.decoding.changes import (
 )
 from firetrail.pipeline.decoding.decoded import Operation
 from firetrail.pipeline.decoding.envelope import (
-    milliseconds,
     statement,
     table_name,
     text_member,
+    time_us,
 )
-from firetrail.pipeline.decoding.json_values import JsonRules, converter
-from firetrail.pipeline.decoding.text_values import Converter, Misfit, in_calendar, shown, unfit
+from firetrail.pipeline.decoding.json_values import DecodingRules, converter
+from firetrail.pipeline.decoding.text_values import (
+    BodyError,
+    Converter,
+    in_calendar,
+    quoted_value,
+    type_error,
+)
 
 _OPERATIONS = {
     **dict.fromkeys("cru", Operation.UPSERT),
@@ -60,7 +66,7 @@ _PLAIN = {
     **{"float64": pa.float64(), "boolean": pa.bool_(), "string": pa.string(), "bytes": pa.binary()},
 }
 _CONNECT, _TIME = "org.apache.kafka.connect.data.", "io.debezium.time."
-_TIMES = {  # the unit, as parts of a second
+_TIMES = {  # units per second
     **{_TIME + "Timestamp": 1000, _CONNECT + "Timestamp": 1000},
     **{_TIME + "MicroTimestamp": 10**6, _TIME + "NanoTimestamp": 10**9},
 }
@@ -77,7 +83,7 @@ class DebeziumAdapter(EventAdapter):
         rules: The choices of the user.
     """
 
-    def __init__(self, rules: JsonRules) -> None:
+    def __init__(self, rules: DecodingRules) -> None:
         self._rules = rules
         self._known: dict[str, Readers] = {}
 
@@ -89,12 +95,12 @@ class DebeziumAdapter(EventAdapter):
             if value is None:
                 return None
             if not isinstance(value, dict):
-                raise Misfit("the payload is not an object")
+                raise BodyError("the payload is not an object")
         source = value.get("source") or {}
         if not isinstance(source, dict):
-            raise Misfit("the source is not an object")
+            raise BodyError("the source is not an object")
         database = "schema" if source.get("schema") else "db"
-        time = milliseconds(source.get("ts_ms", value.get("ts_ms")))
+        time = time_us(source.get("ts_ms", value.get("ts_ms")))
         if "ddl" in value:
             return statement(table_name(source, database), text_member(value, "ddl"), time)
         kind = value.get("op")
@@ -105,13 +111,13 @@ class DebeziumAdapter(EventAdapter):
         operation = _OPERATIONS.get(kind) if isinstance(kind, str) else None
         if operation is None:
             names = {"t": "the table was emptied (op is t)"}
-            reason = f"not an event of Debezium: op is {shown(kind)}"
-            raise Misfit(names.get(kind, reason) if isinstance(kind, str) else reason)
+            reason = f"not an event of Debezium: op is {quoted_value(kind)}"
+            raise BodyError(names.get(kind, reason) if isinstance(kind, str) else reason)
         table = table_name(source, database)
         before, after = value.get("before"), value.get("after")
         row = before if operation is Operation.DELETE else after
         if not isinstance(row, dict):
-            raise Misfit(f"op is {kind}, but the row is {shown(row)}")
+            raise BodyError(f"op is {kind}, but the row is {quoted_value(row)}")
         old = before if isinstance(before, dict) and operation is Operation.UPSERT else None
         _check_available(row)
         return ChangeEvent(table, [(operation, row, old)], readers, (), time)
@@ -129,7 +135,7 @@ class DebeziumAdapter(EventAdapter):
                 columns = row.get("fields", ())
                 readers = {each["field"]: connect_reader(each, self._rules) for each in columns}
             except (TypeError, KeyError, AttributeError, ValueError, RecursionError) as error:
-                raise Misfit(f"the schema is none of Kafka Connect: {error!r:.100}") from None
+                raise BodyError(f"the schema is not one of Kafka Connect: {error!r:.100}") from None
             self._known[text] = readers
         return readers
 
@@ -138,10 +144,10 @@ def _check_available(row: dict[str, Any]) -> None:
     missing = [name for name, value in row.items() if value == UNAVAILABLE]
     if missing:
         reason = "the event lacks its value, which did not change; set REPLICA IDENTITY FULL"
-        raise Misfit(f"column {missing[0]}: {reason}")
+        raise BodyError(f"column {missing[0]}: {reason}")
 
 
-def connect_reader(declared: dict[str, Any], rules: JsonRules) -> ColumnReader:
+def connect_reader(declared: dict[str, Any], rules: DecodingRules) -> ColumnReader:
     """Return the reading of a field that a schema of Kafka Connect declares.
 
     Args:
@@ -177,7 +183,7 @@ def _bytes(value: Any) -> bytes:
     try:
         return base64.b64decode(value, validate=True)
     except (TypeError, ValueError, binascii.Error):
-        raise Misfit(f"{shown(value)} is not base64") from None
+        raise BodyError(f"{quoted_value(value)} is not base64") from None
 
 
 def _decimal(parameters: dict[str, Any]) -> ColumnReader:
@@ -186,7 +192,7 @@ def _decimal(parameters: dict[str, Any]) -> ColumnReader:
     if not 0 <= scale <= precision <= DECIMAL_DIGITS:
         return ColumnReader(pa.string(), lambda value: format(_scaled(value, scale), "f"))
     kind = pa.decimal128(precision, scale)
-    exact = converter(kind, JsonRules())
+    exact = converter(kind, DecodingRules())
     return ColumnReader(kind, lambda value: exact(str(_scaled(value, scale))))
 
 
@@ -200,13 +206,13 @@ def _scaled(value: Any, scale: int) -> Decimal:
 
 def _variable_decimal(value: Any) -> str:
     if not isinstance(value, dict) or type(value.get("scale")) is not int:
-        raise Misfit(f"{shown(value)} is not a decimal with its scale")
+        raise BodyError(f"{quoted_value(value)} is not a decimal with its scale")
     return format(_scaled(value.get("value"), value["scale"]), "f")
 
 
 def _integer(value: Any, kind: pa.DataType) -> int:
     if type(value) is not int:
-        raise unfit(value, kind)
+        raise type_error(value, kind)
     return value
 
 
@@ -245,18 +251,18 @@ def _array(item: ColumnReader) -> ColumnReader:
 
     def reading(value: Any) -> list[Any]:
         if not isinstance(value, list):
-            raise Misfit(f"{shown(value)} is not an array")
+            raise BodyError(f"{quoted_value(value)} is not an array")
         return [read(each) for each in value]
 
     return ColumnReader(list_of(item.kind), reading)
 
 
-def _map(item: ColumnReader, rules: JsonRules) -> ColumnReader:
+def _map(item: ColumnReader, rules: DecodingRules) -> ColumnReader:
     read = _optional(item)
 
     def reading(value: Any) -> list[tuple[str, Any]]:
         if not isinstance(value, dict):
-            raise Misfit(f"{shown(value)} is not an object")
+            raise BodyError(f"{quoted_value(value)} is not an object")
         return [(name, read(each)) for name, each in value.items()]
 
     return ColumnReader(pa.map_(pa.string(), item.kind), reading)
@@ -267,7 +273,7 @@ def _struct(members: Readers) -> ColumnReader:
 
     def reading(value: Any) -> dict[str, Any]:
         if not isinstance(value, dict) or not value.keys() <= reads.keys():
-            raise Misfit(f"{shown(value)} is not an object with the declared members")
+            raise BodyError(f"{quoted_value(value)} is not an object with the declared members")
         return {name: read(value.get(name)) for name, read in reads.items()}
 
     kind = struct_of((name, reader.kind) for name, reader in members.items())

@@ -24,9 +24,9 @@ from firetrail.pipeline.decoding.decoded import (
     plain_rows,
 )
 from firetrail.pipeline.decoding.json_decoder import NO_BODY
-from firetrail.pipeline.decoding.json_values import below
+from firetrail.pipeline.decoding.json_values import in_column
 from firetrail.pipeline.decoding.table_schema import TableSchema
-from firetrail.pipeline.decoding.text_values import Converter, Misfit, from_text
+from firetrail.pipeline.decoding.text_values import BodyError, Converter, from_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +82,8 @@ class CsvDecoder(BodyDecoder):
             deletes = self._rules.tombstones and not body
             try:
                 found = [{}] if deletes else self._rows(body or b"")
-            except Misfit as misfit:
-                rejects.append(Reject(at, str(misfit)))
+            except BodyError as error:
+                rejects.append(Reject(at, str(error)))
                 continue
             rows += found
             messages += [at] * len(found)
@@ -94,7 +94,7 @@ class CsvDecoder(BodyDecoder):
 
     def _rows(self, body: bytes) -> list[dict[str, Any]]:
         if not body.strip(b"\r\n"):
-            raise Misfit(NO_BODY)
+            raise BodyError(NO_BODY)
         rules = self._rules
         try:
             lines = io.StringIO(body.decode(), newline="")
@@ -103,13 +103,13 @@ class CsvDecoder(BodyDecoder):
             )
             return [self._row(fields) for fields in reader if fields]
         except UnicodeDecodeError as error:
-            raise Misfit(f"not UTF-8 at byte {error.start}") from None
+            raise BodyError(f"not UTF-8 at byte {error.start}") from None
         except csv.Error as error:
-            raise Misfit(f"not CSV: {error}") from None
+            raise BodyError(f"not CSV: {error}") from None
 
     def _row(self, fields: list[str]) -> dict[str, Any]:
         if len(fields) != len(self._fields):
-            raise Misfit(f"has {len(fields)} fields, but there are {len(self._fields)} columns")
+            raise BodyError(f"has {len(fields)} fields, but there are {len(self._fields)} columns")
         row: dict[str, Any] = {}
         for text, (name, column, read) in zip(fields, self._fields, strict=True):
             if text == self._rules.null_text or not (text or column in self._texts):
@@ -117,6 +117,6 @@ class CsvDecoder(BodyDecoder):
                 continue
             try:
                 row[column] = read(text)
-            except Misfit as misfit:
-                raise below(name, misfit) from None
+            except BodyError as error:
+                raise in_column(name, error) from None
         return row

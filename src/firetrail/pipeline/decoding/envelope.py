@@ -6,11 +6,11 @@ from firetrail.pipeline.decoding.alter_table import added_columns
 from firetrail.pipeline.decoding.arrow_types import INSTANT
 from firetrail.pipeline.decoding.changes import ChangeEvent, ColumnReader
 from firetrail.pipeline.decoding.decoded import TableName
-from firetrail.pipeline.decoding.text_values import Misfit, in_calendar, shown
+from firetrail.pipeline.decoding.text_values import BodyError, in_calendar, quoted_value
 
 
 def statement(table: TableName, sql: str, time: int | None) -> ChangeEvent:
-    """Return the event of a statement that adds columns; raise Misfit for other statements."""
+    """Return the event of a statement that adds columns; raise BodyError for other statements."""
     columns = added_columns(sql)
     readers = {name: ColumnReader(kind, _unread) for name, kind in columns.items()}
     return ChangeEvent(table, (), readers, (), time)
@@ -20,10 +20,8 @@ def _unread(value: Any) -> Any:
     raise AssertionError("a statement has no rows")
 
 
-def table_name(
-    value: dict[str, Any], database: str = "database", table: str = "table"
-) -> TableName:
-    """Return the table that an event names; raise Misfit if it names none.
+def table_name(value: dict[str, Any], database: str = "database") -> TableName:
+    """Return the table that an event names; raise BodyError if it names none.
 
     Args:
         value: The object with the names.
@@ -31,15 +29,15 @@ def table_name(
     """
     names = value.get(database), value.get("table")
     if not isinstance(names[1], str) or not names[1]:
-        raise Misfit(f"not an event of a table: its member table is {shown(names[1])}")
+        raise BodyError(f"not an event of a table: its member table is {quoted_value(names[1])}")
     return TableName(names[0] if isinstance(names[0], str) else "", names[1])
 
 
 def text_member(value: dict[str, Any], name: str) -> str:
-    """Return a member that is text; raise Misfit otherwise."""
+    """Return a member that is text; raise BodyError otherwise."""
     text = value.get(name)
     if not isinstance(text, str):
-        raise Misfit(f"the member {name} is {shown(text)}, not text")
+        raise BodyError(f"the member {name} is {quoted_value(text)}, not text")
     return text
 
 
@@ -47,15 +45,20 @@ def names_member(value: dict[str, Any], name: str) -> tuple[str, ...]:
     """Return a member that is a list of names, or missing."""
     names = value.get(name) or []
     if not isinstance(names, list) or not all(isinstance(each, str) for each in names):
-        raise Misfit(f"{name} is not a list of names")
+        raise BodyError(f"{name} is not a list of names")
     return tuple(names)
 
 
-def milliseconds(value: Any, factor: int = 1000) -> int | None:
-    """Return a time as µs; None if it is no time."""
+def time_us(value: Any, unit_us: int = 1000) -> int | None:
+    """Return a time as µs since 1970; None if it is no time.
+
+    Args:
+        value: The number.
+        unit_us: Its unit in µs. Default: 1000, for milliseconds.
+    """
     if type(value) is not int:
         return None
     try:
-        return in_calendar(value * factor, INSTANT)
-    except Misfit:
+        return in_calendar(value * unit_us, INSTANT)
+    except BodyError:
         return None

@@ -19,14 +19,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import json as arrow_json
 
-from firetrail.pipeline.decoding.arrow_types import INSTANT, LOCAL_TIME, members_of, same_name
-from firetrail.pipeline.decoding.json_values import Evolution, JsonRules, NumberUnit
+from firetrail.pipeline.decoding.arrow_types import INSTANT, LOCAL_TIME, folded_name, members_of
+from firetrail.pipeline.decoding.json_values import DecodingRules, Evolution, NumberUnit
 from firetrail.pipeline.decoding.table_schema import TableSchema
 from firetrail.pipeline.decoding.text_values import EXACT_WHOLE, FIRST, LAST
 
 OPENERS_MAX = 4000
-"""The most brackets that a body opens. Arrow's parser recurses, and overflows its stack between
-10,000 and 100,000 levels."""
+"""Maximum number of brackets that a body opens. Arrow's parser recurses, and overflows its stack
+between 10,000 and 100,000 levels."""
 _UNSAFE = re.compile(rb"\}[ \t\r\n]*null")
 """Text that may be a null outside of an object, at which Arrow's parser crashes."""
 _TIMES = (INSTANT, LOCAL_TIME)
@@ -38,7 +38,7 @@ the years after them."""
 _UNITS = {NumberUnit.SECONDS: "s", NumberUnit.MILLISECONDS: "ms", NumberUnit.MICROSECONDS: "us"}
 
 
-class DisagreementError(Exception):
+class NeedsExactRulesError(Exception):
     """Only the exact rules can decide on these bodies."""
 
 
@@ -50,13 +50,13 @@ class ArrowReader:
         rules: The choices of the user.
     """
 
-    def __init__(self, schema: TableSchema, rules: JsonRules) -> None:
+    def __init__(self, schema: TableSchema, rules: DecodingRules) -> None:
         self._schema = schema
         self._rules = rules
-        self._names = {same_name(name) for name in schema.names}
+        self._names = {folded_name(name) for name in schema.names}
         try:
             parsed = [pa.field(each.name, self._parsed(each.type)) for each in schema.arrow]
-        except DisagreementError:
+        except NeedsExactRulesError:
             parsed = []
         self._options = arrow_json.ParseOptions(
             explicit_schema=pa.schema(parsed),
@@ -79,7 +79,7 @@ class ArrowReader:
             if len(table) != len(bodies):
                 return None
             return self._converted(table)
-        except (pa.ArrowException, UnicodeDecodeError, DisagreementError, OverflowError):
+        except (pa.ArrowException, UnicodeDecodeError, NeedsExactRulesError, OverflowError):
             return None
 
     def _parsed(self, kind: pa.DataType) -> pa.DataType:
@@ -89,7 +89,7 @@ class ArrowReader:
         if pa.types.is_list(kind):
             return pa.list_(pa.field("element", self._parsed(kind.value_type)))
         if pa.types.is_map(kind):
-            raise DisagreementError
+            raise NeedsExactRulesError
         if kind == pa.float32():
             return pa.float64()
         if kind in _TIMES:
@@ -107,16 +107,16 @@ class ArrowReader:
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema.arrow)
 
     def _check_others(self, found: list[Any], known: set[str], exact: Sequence[str]) -> None:
-        """Raise DisagreementError if members beside the known ones have values or a like name."""
+        """Raise NeedsExactRulesError if members beside the known have values or a like name."""
         others = [field for field in found if field.name not in exact]
         if not others:
             return
-        folded = {same_name(field.name) for field in others}
+        folded = {folded_name(field.name) for field in others}
         if len(folded) < len(others) or folded & known:
-            raise DisagreementError
+            raise NeedsExactRulesError
         ignored = self._rules.evolution is Evolution.IGNORE
         if not ignored and not all(_has_no_type(field.type) for field in others):
-            raise DisagreementError
+            raise NeedsExactRulesError
 
     def _typed(self, array: pa.Array, kind: pa.DataType) -> pa.Array:
         if pa.types.is_struct(kind):
@@ -135,17 +135,17 @@ class ArrowReader:
         if pa.types.is_decimal(kind):
             array.validate(full=True)  # Arrow's parser lets numbers exceed the precision
         if kind == pa.binary():
-            raise DisagreementError
+            raise NeedsExactRulesError
         return array
 
     def _typed_struct(self, array: pa.Array, kind: pa.DataType) -> pa.Array:
         members = members_of(kind)
         found = [array.type.field(at) for at in range(array.type.num_fields)]
         names = [name for name, _ in members]
-        self._check_others(found, {same_name(name) for name in names}, names)
+        self._check_others(found, {folded_name(name) for name in names}, names)
         arrays = [self._typed(array.field(name), each) for name, each in members]
         if not arrays:
-            raise DisagreementError
+            raise NeedsExactRulesError
         fields = [kind.field(at) for at in range(kind.num_fields)]
         mask = array.is_null() if array.null_count else None
         return pa.StructArray.from_arrays(arrays, fields=fields, mask=mask)
@@ -174,7 +174,7 @@ class ArrowReader:
         if self._rules.zone is not UTC:
             years = pc.min_max(pc.year(times))
             if years["min"].as_py() < _ZONE_YEARS[0] or years["max"].as_py() > _ZONE_YEARS[1]:
-                raise DisagreementError
+                raise NeedsExactRulesError
         return pc.assume_timezone(times, str(self._rules.zone))
 
 
@@ -184,7 +184,7 @@ def _in_calendar(times: pa.Array) -> pa.Array:
         limits["min"].is_valid
         and not FIRST <= limits["min"].as_py() <= limits["max"].as_py() <= LAST
     ):
-        raise DisagreementError
+        raise NeedsExactRulesError
     return times
 
 
@@ -207,9 +207,9 @@ def _has_no_type(kind: pa.DataType) -> bool:
 def _finite(array: pa.Array, limit: int) -> pa.Array:
     """Return the numbers.
 
-    Raises DisagreementError for NaN, which JSON does not have, and for numbers from ``limit`` on,
-    which may be whole and rounded.
+    Raises NeedsExactRulesError for NaN, which JSON does not have, and for numbers from ``limit``
+    on, which may be whole and rounded.
     """
     if not pc.all(pc.less(pc.abs(array), pa.scalar(limit, array.type)), min_count=0).as_py():
-        raise DisagreementError
+        raise NeedsExactRulesError
     return array

@@ -17,14 +17,14 @@ from firetrail.pipeline.decoding.decoded import (
 )
 from firetrail.pipeline.decoding.json_arrow import ArrowReader
 from firetrail.pipeline.decoding.json_values import (
+    DecodingRules,
     Evolution,
-    JsonRules,
     StructConverter,
     parse_object,
 )
-from firetrail.pipeline.decoding.shape import shape_of
+from firetrail.pipeline.decoding.shape import type_counts
 from firetrail.pipeline.decoding.table_schema import TableSchema
-from firetrail.pipeline.decoding.text_values import Misfit
+from firetrail.pipeline.decoding.text_values import BodyError
 
 NO_BODY = "the body is empty"
 """The reason of rejects without a body."""
@@ -55,7 +55,9 @@ class JsonDecoder(BodyDecoder):
             it is a reject.
     """
 
-    def __init__(self, schema: TableSchema, rules: JsonRules, *, tombstones: bool = False) -> None:
+    def __init__(
+        self, schema: TableSchema, rules: DecodingRules, *, tombstones: bool = False
+    ) -> None:
         self._schema = schema
         self._rules = rules
         self._tombstones = tombstones
@@ -72,7 +74,7 @@ class JsonDecoder(BodyDecoder):
         }
         if self._rules.evolution is Evolution.ADD:
             objects = (value for value in parsed.values() if type(value) is dict)
-            schema = shape_of(objects).widened(schema)
+            schema = type_counts(objects).widened(schema)
             if schema is not self._schema:
                 pieces = list(self._pieces(given, schema))
         exact = ExactRows(schema, self._rules, tombstones=self._tombstones)
@@ -111,12 +113,12 @@ def _cut(
         yield from _cut(rows, bodies, at, min(at + step, end))
 
 
-def _parsed(body: bytes | None) -> dict[str, Any] | Misfit | None:
+def _parsed(body: bytes | None) -> dict[str, Any] | BodyError | None:
     """Return the object of a body, or the reason why it has none; None if it is empty."""
     try:
         return parse_object(body) if body else None
-    except Misfit as misfit:
-        return misfit
+    except BodyError as error:
+        return error
 
 
 class ExactRows:
@@ -128,7 +130,7 @@ class ExactRows:
         tombstones: Whether an empty body deletes.
     """
 
-    def __init__(self, schema: TableSchema, rules: JsonRules, *, tombstones: bool) -> None:
+    def __init__(self, schema: TableSchema, rules: DecodingRules, *, tombstones: bool) -> None:
         self._schema = schema.arrow
         self._convert = StructConverter([(each.name, each.type) for each in self._schema], rules)
         self._tombstones = tombstones
@@ -144,10 +146,10 @@ class ExactRows:
         self._batches.append(rows)
         self._messages += range(start, start + rows.num_rows)
 
-    def add(self, message: int, value: dict[str, Any] | Misfit | None) -> None:
+    def add(self, message: int, value: dict[str, Any] | BodyError | None) -> None:
         """Add a parsed object, a reject, or (None) an empty body."""
         try:
-            if isinstance(value, Misfit):
+            if isinstance(value, BodyError):
                 raise value
             if value is not None:
                 self._rows.append(self._convert(value))
@@ -155,9 +157,9 @@ class ExactRows:
                 self._rows.append({})
                 self._deletes.add(len(self._messages))
             else:
-                raise Misfit(NO_BODY)
-        except Misfit as misfit:
-            self._rejects.append(Reject(message, str(misfit)))
+                raise BodyError(NO_BODY)
+        except BodyError as error:
+            self._rejects.append(Reject(message, str(error)))
         else:
             self._messages.append(message)
 

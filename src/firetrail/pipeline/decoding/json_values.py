@@ -30,24 +30,24 @@ from firetrail.pipeline.decoding.arrow_types import (
     INSTANT,
     LOCAL_TIME,
     ddl_name,
+    folded_name,
     members_of,
-    same_name,
 )
 from firetrail.pipeline.decoding.text_values import (
     WHOLE_LIMITS,
+    BodyError,
     Converter,
-    Misfit,
     base64_bytes,
     day,
     exact_decimal,
     finite,
     in_calendar,
+    in_range,
+    integral,
     microseconds,
     number,
-    shown,
-    unfit,
-    whole,
-    whole_of,
+    quoted_value,
+    type_error,
 )
 
 
@@ -78,7 +78,7 @@ _MICROSECONDS = {
 
 
 @dataclass(frozen=True, slots=True)
-class JsonRules:
+class DecodingRules:
     """The choices that users have.
 
     Args:
@@ -93,25 +93,25 @@ class JsonRules:
 
 
 def parse(body: bytes | str) -> Any:
-    """Return the JSON value of a text, with exact numbers; raise Misfit if it is none."""
+    """Return the JSON value of a text, with exact numbers; raise BodyError if it is not JSON."""
     try:
         text = body if isinstance(body, str) else body.decode()
         return _DECODER.decode(text)
     except UnicodeDecodeError as error:
-        raise Misfit(f"not UTF-8 at byte {error.start}") from None
+        raise BodyError(f"not UTF-8 at byte {error.start}") from None
     except RecursionError:
-        raise Misfit("not JSON: nested too deeply") from None
+        raise BodyError("not JSON: nested too deeply") from None
     except InvalidOperation:
-        raise Misfit("not JSON: a number has too large an exponent") from None
+        raise BodyError("not JSON: a number has too large an exponent") from None
     except ValueError as error:
-        raise Misfit(f"not JSON: {str(error)[:200]}") from None
+        raise BodyError(f"not JSON: {str(error)[:200]}") from None
 
 
 def parse_object(body: bytes | str) -> dict[str, Any]:
-    """Return the JSON object of a text; raise Misfit if it is none."""
+    """Return the JSON object of a text; raise BodyError if it is not an object."""
     value = parse(body)
     if type(value) is not dict:
-        raise Misfit(f"a JSON {_KINDS[type(value)]}, not an object")
+        raise BodyError(f"a JSON {_KINDS[type(value)]}, not an object")
     return value
 
 
@@ -126,7 +126,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(members) < len(pairs):
         seen: set[str] = set()
         again = next(name for name, _ in pairs if name in seen or seen.add(name))  # type: ignore[func-returns-value]
-        raise ValueError(f"the key {shown(again)} is repeated")
+        raise ValueError(f"the key {quoted_value(again)} is repeated")
     return members
 
 
@@ -159,10 +159,10 @@ def is_empty(value: Any) -> bool:
     return value is None or (type(value) is list and all(map(is_empty, value)))
 
 
-def converter(kind: pa.DataType, rules: JsonRules) -> Converter:
+def converter(kind: pa.DataType, rules: DecodingRules) -> Converter:
     """Return the function that converts parsed values other than null to a type.
 
-    The function raises Misfit; its text begins with the path of the member, if there is one.
+    The function raises BodyError; its text begins with the path of the member, if there is one.
     """
     if pa.types.is_struct(kind):
         return StructConverter(members_of(kind), rules)
@@ -189,21 +189,21 @@ def converter(kind: pa.DataType, rules: JsonRules) -> Converter:
 
 def _typed(value: Any, expected: type, kind: pa.DataType, other: type | None = None) -> Any:
     if type(value) is not expected and type(value) is not other:
-        raise unfit(value, kind)
+        raise type_error(value, kind)
     return value
 
 
 def _text(value: Any, kind: pa.DataType) -> str:
     text: str = _typed(value, str, kind)
     if not text.isascii() and any("\ud800" <= letter <= "\udfff" for letter in text):
-        raise unfit(text, kind, "it has half of a surrogate pair")
+        raise type_error(text, kind, "it has half of a surrogate pair")
     return text
 
 
 def _whole(value: Any, kind: pa.DataType) -> int:
     if type(value) is int:
-        return whole(value, kind)
-    return whole_of(_typed(value, Decimal, kind), kind)
+        return in_range(value, kind)
+    return integral(_typed(value, Decimal, kind), kind)
 
 
 def _decimal(value: Any, kind: pa.DataType) -> Decimal:
@@ -212,13 +212,13 @@ def _decimal(value: Any, kind: pa.DataType) -> Decimal:
     return exact_decimal(_typed(value, int, kind, Decimal), kind)
 
 
-def _time(value: Any, kind: pa.DataType, rules: JsonRules) -> int:
+def _time(value: Any, kind: pa.DataType, rules: DecodingRules) -> int:
     assert kind in (INSTANT, LOCAL_TIME)
     if type(value) is str:
         return microseconds(value, kind, rules.zone)
     if rules.unit is None:
         remedy = "a number is one only if the option numberUnit names its unit"
-        raise unfit(value, kind, remedy if type(value) in (int, Decimal) else "")
+        raise type_error(value, kind, remedy if type(value) in (int, Decimal) else "")
     return in_calendar(_whole(value, pa.int64()) * _MICROSECONDS[rules.unit], kind)
 
 
@@ -227,33 +227,33 @@ def _array(item: Converter, kind: pa.DataType) -> Converter:
         items = _typed(value, list, kind)
         try:
             return [None if each is None else item(each) for each in items]
-        except Misfit as misfit:
-            raise below("element", misfit) from None
+        except BodyError as error:
+            raise in_column("element", error) from None
 
     return convert
 
 
 def _map(item: Converter, kind: pa.DataType) -> Converter:
-    key = converter(pa.string(), JsonRules())
+    key = converter(pa.string(), DecodingRules())
 
     def convert(value: Any) -> list[tuple[str, Any]]:
         pairs = []
         for name, each in _typed(value, dict, kind).items():
             try:
                 pairs.append((key(name), None if each is None else item(each)))
-            except Misfit as misfit:
-                raise below(name, misfit) from None
+            except BodyError as error:
+                raise in_column(name, error) from None
         return pairs
 
     return convert
 
 
-def below(name: str, misfit: Misfit) -> Misfit:
-    """Return a misfit with the name of the column or member that it is in."""
-    text = str(misfit)
+def in_column(name: str, error: BodyError) -> BodyError:
+    """Return an error with the name of the column or member that it is in."""
+    text = str(error)
     if text.startswith("column "):
-        return Misfit(f"column {ddl_name(name)}.{text[7:]}")
-    return Misfit(f"column {ddl_name(name)}: {text}")
+        return BodyError(f"column {ddl_name(name)}.{text[7:]}")
+    return BodyError(f"column {ddl_name(name)}: {text}")
 
 
 class StructConverter:
@@ -264,15 +264,15 @@ class StructConverter:
         rules: The choices of the user.
     """
 
-    def __init__(self, members: list[tuple[str, pa.DataType]], rules: JsonRules) -> None:
+    def __init__(self, members: list[tuple[str, pa.DataType]], rules: DecodingRules) -> None:
         self._converters = [(name, converter(kind, rules)) for name, kind in members]
         self._names = [name for name, _ in members]
-        self._own = {same_name(name): name for name, _ in members}
+        self._own = {folded_name(name): name for name, _ in members}
         self._ignores = rules.evolution is Evolution.IGNORE
 
     def __call__(self, value: Any) -> dict[str, Any]:
         if type(value) is not dict:
-            raise Misfit(f"{shown(value)} is not an object")
+            raise BodyError(f"{quoted_value(value)} is not an object")
         found = value if value.keys() == self._own.values() else self._matched(value)
         row: dict[str, Any] = {}
         for name, convert in self._converters:
@@ -282,8 +282,8 @@ class StructConverter:
                 continue
             try:
                 row[name] = convert(each)
-            except Misfit as misfit:
-                raise below(name, misfit) from None
+            except BodyError as error:
+                raise in_column(name, error) from None
         return row
 
     def _matched(self, value: Mapping[str, Any]) -> dict[str, Any]:
@@ -291,15 +291,15 @@ class StructConverter:
         found: dict[str, Any] = {}
         keys: dict[str, str] = {}
         for key, each in value.items():
-            folded = same_name(key)
+            folded = folded_name(key)
             if (other := keys.setdefault(folded, key)) is not key:
-                raise Misfit(
-                    f"the keys {shown(other)} and {shown(key)} mean the same column, because case"
-                    " does not count"
+                both = f"{quoted_value(other)} and {quoted_value(key)}"
+                raise BodyError(
+                    f"the keys {both} mean the same column, because case does not count"
                 )
             own = self._own.get(folded)
             if own is not None:
                 found[own] = each
             elif not self._ignores and not is_empty(each):
-                raise Misfit(f"the key {shown(key)} has no column")
+                raise BodyError(f"the key {quoted_value(key)} has no column")
         return found

@@ -19,15 +19,15 @@ import pyarrow as pa
 from firetrail.pipeline.decoding.changes import NO_READERS, ChangeEvent, EventAdapter
 from firetrail.pipeline.decoding.decoded import Operation
 from firetrail.pipeline.decoding.envelope import (
-    milliseconds,
     names_member,
     statement,
     table_name,
     text_member,
+    time_us,
 )
-from firetrail.pipeline.decoding.json_values import JsonRules, converter, json_text
+from firetrail.pipeline.decoding.json_values import DecodingRules, converter, json_text
 from firetrail.pipeline.decoding.mysql_types import without_zero_dates
-from firetrail.pipeline.decoding.text_values import Converter, Misfit, shown
+from firetrail.pipeline.decoding.text_values import BodyError, Converter, quoted_value
 
 _OPERATIONS = {
     **{"insert": Operation.UPSERT, "update": Operation.UPSERT, "delete": Operation.DELETE},
@@ -50,24 +50,24 @@ class MaxwellAdapter(EventAdapter):
     def event(self, value: dict[str, Any]) -> ChangeEvent | None:
         kind = value.get("type")
         if not isinstance(kind, str):
-            raise Misfit(f"not an event of Maxwell: type is {shown(kind)}")
+            raise BodyError(f"not an event of Maxwell: type is {quoted_value(kind)}")
         if kind in _WITHOUT_ROWS:
             return None
-        time = milliseconds(value.get("ts"), 1_000_000)
+        time = time_us(value.get("ts"), 1_000_000)
         if kind.startswith(_STATEMENTS):
             return statement(table_name(value), text_member(value, "sql"), time)
         operation = _OPERATIONS.get(kind)
         if operation is None:
-            raise Misfit(f"type is {shown(kind)}, not insert, update or delete")
+            raise BodyError(f"type is {quoted_value(kind)}, not insert, update or delete")
         row, old = value.get("data"), value.get("old")
         if not isinstance(row, dict):
-            raise Misfit("data is not a row")
+            raise BodyError("data is not a row")
         before = _flat(old) if isinstance(old, dict) else None
         changes = [(operation, _flat(row), before)]
         key = names_member(value, "primary_key_columns")
         return ChangeEvent(table_name(value), changes, NO_READERS, key, time)
 
-    def untyped(self, kind: pa.DataType, rules: JsonRules) -> Converter:
+    def untyped(self, kind: pa.DataType, rules: DecodingRules) -> Converter:
         read = converter(kind, rules)
         if pa.types.is_temporal(kind):
             return without_zero_dates(read, self._zero_nulls)

@@ -29,12 +29,12 @@ import pyarrow as pa
 from firetrail.format.values.truths import truth_in
 from firetrail.pipeline.decoding.arrow_types import DECIMAL_DIGITS, INSTANT, LOCAL_TIME
 from firetrail.pipeline.decoding.text_values import (
+    BodyError,
     Converter,
-    Misfit,
     from_text,
+    integral,
     number,
-    unfit,
-    whole_of,
+    type_error,
 )
 
 _TYPE = re.compile(r"\s*([a-zA-Z]\w*)\s*(?:\(((?:'(?:[^']|'')*'|[^')])*)\))?([^']*)", re.DOTALL)
@@ -127,7 +127,7 @@ def without_zero_dates(read: Converter, nulls: bool) -> Converter:
         if isinstance(value, str) and _ZERO.fullmatch(value):
             if nulls:
                 return None
-            raise Misfit(f"{value!r} is no date; the option zeroDates=null makes it null")
+            raise BodyError(f"{value!r} is not a date; set zeroDates=null to store null")
         return read(value)
 
     return reading
@@ -163,7 +163,7 @@ def _latin_bytes(text: str) -> bytes:
     try:
         return text.encode("latin-1")
     except UnicodeEncodeError:
-        raise unfit(text, pa.binary(), "expected letters of ISO-8859-1") from None
+        raise type_error(text, pa.binary(), "expected letters of ISO-8859-1") from None
 
 
 def _bits(kind: pa.DataType) -> Callable[[str], Any]:
@@ -172,9 +172,9 @@ def _bits(kind: pa.DataType) -> Callable[[str], Any]:
             text = str(ord(text))
         value = number(text, kind)
         if kind != pa.bool_():
-            return whole_of(value, kind) if kind == pa.int64() else value
+            return integral(value, kind) if kind == pa.int64() else value
         if value not in (0, 1):
-            raise unfit(text, kind)
+            raise type_error(text, kind)
         return value == 1
 
     return reading

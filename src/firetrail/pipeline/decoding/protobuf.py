@@ -22,8 +22,8 @@ from firetrail.pipeline.decoding.registry import (
     SchemaRegistry,
     split_header,
 )
-from firetrail.pipeline.decoding.text_values import Converter, Misfit, in_calendar, shown
-from firetrail.pipeline.decoding.typed_rows import RowFormat
+from firetrail.pipeline.decoding.text_values import BodyError, Converter, in_calendar, quoted_value
+from firetrail.pipeline.decoding.typed_rows import TypedFormat
 
 _SCALARS = {
     **{"DOUBLE": pa.float64(), "FLOAT": pa.float32(), "BOOL": pa.bool_(), "STRING": pa.string()},
@@ -37,10 +37,10 @@ _WRAPPERS = {f"{_GOOGLE}{name}Value" for name in ("Double", "Float", "Bool", "St
 _WRAPPERS |= {f"{_GOOGLE}{name}Value" for name in ("Int32", "Int64", "UInt32", "UInt64")}
 _JSON = {f"{_GOOGLE}{name}" for name in ("Duration", "FieldMask", "Struct", "Value", "ListValue")}
 INDEXES_MAX = 100
-"""The most indexes of Confluent's header: levels of messages in messages."""
+"""Maximum number of indexes in Confluent's header: levels of messages in messages."""
 
 
-class ProtobufFormat(RowFormat):
+class ProtobufFormat(TypedFormat):
     """Messages of Protobuf.
 
     Args:
@@ -63,8 +63,8 @@ class ProtobufFormat(RowFormat):
             try:
                 files = self._library.file_set(descriptors)
                 self._known[None, ()] = self._library.message(files, message, ())
-            except Misfit as misfit:
-                raise ConfigError("schemaFile", descriptors[:20], str(misfit)) from None
+            except BodyError as error:
+                raise ConfigError("schemaFile", descriptors[:20], str(error)) from None
 
     def readers(self) -> Readers | None:
         known = self._known.get((None, ()))
@@ -79,7 +79,7 @@ class ProtobufFormat(RowFormat):
         try:
             value = kind.FromString(rest)
         except self._library.decode_error as error:
-            raise Misfit(f"not a {kind.DESCRIPTOR.full_name}: {error!s:.200}") from None
+            raise BodyError(f"not a {kind.DESCRIPTOR.full_name}: {error!s:.200}") from None
         return fields_of(value, readers), readers
 
     def _of(self, number: int | None, indexes: tuple[int, ...]) -> tuple[Any, Readers]:
@@ -102,7 +102,7 @@ def message_indexes(body: bytes) -> tuple[tuple[int, ...], bytes]:
     """
     count, at = _varint(body, 0)
     if not 0 <= count <= INDEXES_MAX:
-        raise Misfit(f"the header has {count} indexes of messages")
+        raise BodyError(f"the header has {count} indexes of messages")
     indexes = []
     for _ in range(count):
         index, at = _varint(body, at)
@@ -117,7 +117,7 @@ def _varint(body: bytes, at: int) -> tuple[int, int]:
         if body[end] < 0x80:
             return value >> 1 ^ -(value & 1), end + 1
         shift += 7
-    raise Misfit("the header ends within the indexes of messages")
+    raise BodyError("the header ends within the indexes of messages")
 
 
 class _ProtobufLibrary:
@@ -134,14 +134,14 @@ class _ProtobufLibrary:
         self.decode_error = import_module("google.protobuf.message").DecodeError
 
     def file_set(self, content: bytes) -> list[Any]:
-        """Return the files of a descriptor set; raise Misfit for other content."""
+        """Return the files of a descriptor set; raise BodyError for other content."""
         try:
             files = self._descriptors.FileDescriptorSet.FromString(content).file
         except self.decode_error:
             files = []
         if not files:
             remedy = "protoc --include_imports --descriptor_set_out=FILE"
-            raise Misfit(f"must be a file descriptor set: {remedy}")
+            raise BodyError(f"must be a file descriptor set: {remedy}")
         return list(files)
 
     def registered(self, schema: RegisteredSchema) -> list[Any]:
@@ -152,7 +152,7 @@ class _ProtobufLibrary:
                 assert isinstance(content, bytes)
                 file = self._descriptors.FileDescriptorProto.FromString(content)
             except self.decode_error:
-                raise Misfit("the schema of the registry is no file descriptor") from None
+                raise BodyError("the schema of the registry is no file descriptor") from None
             file.name = name or file.name or "registered.proto"
             files.append(file)
         return files
@@ -171,7 +171,7 @@ class _ProtobufLibrary:
             last = pool.FindFileByName(files[-1].name)
             descriptor = pool.FindMessageTypeByName(name) if name else _at(files[-1], last, indexes)
         except (KeyError, TypeError, IndexError) as error:
-            raise Misfit(f"the schema has no such message: {error!s:.200}") from None
+            raise BodyError(f"the schema has no such message: {error!s:.200}") from None
         return self._factory.GetMessageClass(descriptor), _readers(descriptor, ())
 
     def _well_known(self, module: str) -> Any:
@@ -198,7 +198,9 @@ def _at(file: Any, descriptor: Any, indexes: Sequence[int]) -> Any:
 def _readers(descriptor: Any, path: tuple[str, ...]) -> dict[str, ColumnReader]:
     """Return the columns of a message, whose path is that of the messages around it."""
     if descriptor.full_name in path:
-        raise Misfit(f"the message {descriptor.full_name} contains itself, which no table can have")
+        raise BodyError(
+            f"the message {descriptor.full_name} contains itself, which no table can have"
+        )
     inside = (*path, descriptor.full_name)
     return {field.name: _field(field, inside) for field in descriptor.fields}
 
@@ -279,5 +281,5 @@ def _json(value: Any) -> str:
     try:
         text: str = import_module("google.protobuf.json_format").MessageToJson(value, indent=None)
     except Exception as error:  # durations and numbers that JSON does not have
-        raise Misfit(f"{shown(str(value))} has no form in JSON: {error!s:.100}") from None
+        raise BodyError(f"{quoted_value(str(value))} has no form in JSON: {error!s:.100}") from None
     return text.strip('"') if value.DESCRIPTOR.full_name.endswith(("Duration", "Mask")) else text

@@ -27,16 +27,16 @@ from typing import Any
 from urllib.parse import quote, urlsplit
 
 from firetrail.errors import ConfigError, NotReachedError, PipelineError
-from firetrail.pipeline.decoding.text_values import Misfit
+from firetrail.pipeline.decoding.text_values import BodyError
 
 AUTH = "FIRETRAIL_REGISTRY_AUTH"
 TIMEOUT_S = 10.0
 ANSWER_MAX = 16 << 20
-"""The most bytes of an answer; schemas have some kilobytes."""
+"""Maximum size of an answer; schemas have some kilobytes."""
 KNOWN_MAX = 10_000
 """Ids that are remembered, also those that do not exist: damaged bodies name arbitrary ones."""
 REFERENCES_MAX = 200
-"""The most schemas that one refers to, directly or not."""
+"""Maximum number of schemas that one refers to, directly or not."""
 
 
 class BodyHeader(Enum):
@@ -52,7 +52,7 @@ def split_header(body: bytes, header: BodyHeader) -> tuple[int | None, bytes]:
     """Return the id of the schema (None without a header), and the rest of a body.
 
     Raises:
-        Misfit: The body does not begin with the header.
+        BodyError: The body does not begin with the header.
     """
     if header is BodyHeader.NONE:
         return None, body
@@ -65,7 +65,7 @@ def split_header(body: bytes, header: BodyHeader) -> tuple[int | None, bytes]:
     rest = end + (8 if header is BodyHeader.ROCKETMQ else 0)
     zeros = body[end:rest]
     if not body.startswith(begin) or len(body) < rest or any(zeros):
-        raise Misfit(f"does not begin with the header of {header.value}: {body[:17].hex(' ')}")
+        raise BodyError(f"does not begin with the header of {header.value}: {body[:17].hex(' ')}")
     return int.from_bytes(body[1:end], "big"), body[rest:]
 
 
@@ -98,7 +98,7 @@ class SchemaRegistry:
         self._url = check_url(url)
         self._subject = subject
         self._serialized = serialized
-        self._known: dict[int, RegisteredSchema | Misfit] = {}
+        self._known: dict[int, RegisteredSchema | BodyError] = {}
         requests: dict[BodyHeader, Callable[[int], RegisteredSchema]] = {
             BodyHeader.CONFLUENT: self._confluent,
             BodyHeader.APICURIO: self._apicurio,
@@ -110,7 +110,7 @@ class SchemaRegistry:
         """Return a schema by its id.
 
         Raises:
-            Misfit: The registry has no such schema.
+            BodyError: The registry has no such schema.
             NotReachedError: The registry does not answer.
             PipelineError: The registry refuses the request, or answers something else.
         """
@@ -120,10 +120,10 @@ class SchemaRegistry:
                 self._known.clear()
             try:
                 known = self._request(number)
-            except Misfit as misfit:
-                known = misfit
+            except BodyError as error:
+                known = error
             self._known[number] = known
-        if isinstance(known, Misfit):
+        if isinstance(known, BodyError):
             raise known
         return known
 
@@ -159,7 +159,7 @@ class SchemaRegistry:
             if name in found:
                 continue
             if len(found) >= REFERENCES_MAX:
-                raise Misfit(f"the schema refers to more than {REFERENCES_MAX} others")
+                raise BodyError(f"the schema refers to more than {REFERENCES_MAX} others")
             path = f"/subjects/{quote(subject, safe='')}/versions/{version}{self._format('?')}"
             inner = self._json(path, f"version {version} of {subject}")
             text = self._text(inner)
@@ -200,7 +200,7 @@ class SchemaRegistry:
             raise self._unexpected("JSON", content[:100]) from None
 
     def _get(self, path: str, what: str) -> bytes:
-        """Return the answer to a request; raise Misfit if there is no such thing."""
+        """Return the answer to a request; raise BodyError for status 404."""
         parts = urlsplit(self._url)
         kind = HTTPSConnection if parts.scheme == "https" else HTTPConnection
         headers = {"Accept": "application/json, */*"}
@@ -216,7 +216,7 @@ class SchemaRegistry:
             reason = str(error) or type(error).__name__
             raise NotReachedError(f"the registry {self._url} does not answer: {reason}") from error
         if response.status == 404:
-            raise Misfit(f"the registry {self._url} has no {what}")
+            raise BodyError(f"the registry {self._url} has no {what}")
         if response.status != 200:
             hint = f"; set {AUTH}=USER:PASSWORD" if response.status in (401, 403) else ""
             reason = f"answers {response.status} {response.reason} for {what}{hint}"

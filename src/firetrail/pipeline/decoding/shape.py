@@ -1,4 +1,4 @@
-"""Types that values of JSON show: the inference of a schema, and new columns.
+"""Schema inference: column types from the values of JSON, and new columns.
 
 A column gets the type of the most values, so that one odd message does not decide; the others are
 rejected. Numbers are ``bigint``, or ``double`` if one of them has a point or an exponent, or a
@@ -16,9 +16,9 @@ import pyarrow as pa
 from firetrail.format.values.integers import INT64_MAX, INT64_MIN
 from firetrail.pipeline.decoding.arrow_types import (
     DEPTH_MAX,
+    folded_name,
     list_of,
     members_of,
-    same_name,
     struct_of,
     whole_type,
 )
@@ -26,15 +26,16 @@ from firetrail.pipeline.decoding.table_schema import TableSchema
 from firetrail.pipeline.decoding.text_values import EXACT_WHOLE, WHOLE_LIMITS
 
 COLUMNS_MAX = 20_000
-"""The most columns, or members of a struct, that decoders add by themselves. Senders that use ids
-as keys would add one per message; the log of a Delta table repeats its schema at each change."""
+"""Maximum number of columns, or members of a struct, that decoders add by themselves. Senders that
+use ids as keys would add one per message; the log of a Delta table repeats its schema at each
+change."""
 
 _FRACTIONS = pa.decimal128(38, 18)
 """The decimal of a column with fractions, and with whole numbers that a ``double`` would round."""
 _WHOLE_LIMIT = 10 ** (_FRACTIONS.precision - _FRACTIONS.scale)
 
 
-class Shape:
+class TypeCounts:
     """The values that were seen in one place."""
 
     __slots__ = (
@@ -49,10 +50,10 @@ class Shape:
         self.fractions = False
         self.long = False
         """Whether a fraction does not fit into the decimal of numbers with a fraction."""
-        self.items: Shape | None = None
-        self.members: dict[str, tuple[str, Shape]] = {}
+        self.items: TypeCounts | None = None
+        self.members: dict[str, tuple[str, TypeCounts]] = {}
 
-    def see(self, value: Any) -> None:
+    def add(self, value: Any) -> None:
         """Take a parsed value into account."""
         kind = type(value)
         if kind is str:
@@ -72,19 +73,19 @@ class Shape:
             self._see_members(value)
         elif kind is list:
             self.lists += 1
-            self.items = self.items or Shape(self.depth + 1)
+            self.items = self.items or TypeCounts(self.depth + 1)
             for item in value:
-                self.items.see(item)
+                self.items.add(item)
 
     def _see_members(self, value: dict[str, Any]) -> None:
         members = self.members
         for name, inner in value.items():
             if inner is None:
                 continue
-            known = members.get(same_name(name))
+            known = members.get(folded_name(name))
             if known is None:
-                known = members[same_name(name)] = name, Shape(self.depth + 1)
-            known[1].see(inner)
+                known = members[folded_name(name)] = name, TypeCounts(self.depth + 1)
+            known[1].add(inner)
 
     def type(self) -> pa.DataType | None:
         """Return the type of the most values; None if none has one."""
@@ -113,10 +114,10 @@ class Shape:
 
     def columns(self) -> list[tuple[str, pa.DataType]]:
         """Return the members that have a type."""
-        found = ((name, shape.type()) for name, shape in self.members.values() if name)
+        found = ((name, counts.type()) for name, counts in self.members.values() if name)
         return [(name, kind) for name, kind in found if kind is not None]
 
-    def grown(self, kind: pa.DataType) -> pa.DataType:
+    def extended(self, kind: pa.DataType) -> pa.DataType:
         """Return a type with the members that were seen, and whole numbers up to ``bigint``."""
         if kind in WHOLE_LIMITS:
             limit = WHOLE_LIMITS[kind]
@@ -124,30 +125,32 @@ class Shape:
             beyond = self.least < INT64_MIN or self.most > INT64_MAX
             return kind if fits or beyond else _fitting(self.least, self.most)
         if pa.types.is_struct(kind) and self.members:
-            return struct_of(self._grown_members(members_of(kind)))
+            return struct_of(self._extended_members(members_of(kind)))
         if pa.types.is_list(kind) and self.items is not None:
-            return list_of(self.items.grown(kind.value_type))
+            return list_of(self.items.extended(kind.value_type))
         if pa.types.is_map(kind) and self.members:
             inner = kind.item_type
-            for _, shape in self.members.values():
-                inner = shape.grown(inner)
+            for _, counts in self.members.values():
+                inner = counts.extended(inner)
             return pa.map_(pa.string(), inner)
         return kind
 
-    def _grown_members(self, known: list[tuple[str, pa.DataType]]) -> list[tuple[str, pa.DataType]]:
-        names = {same_name(name) for name, _ in known}
-        grown = []
+    def _extended_members(
+        self, known: list[tuple[str, pa.DataType]]
+    ) -> list[tuple[str, pa.DataType]]:
+        names = {folded_name(name) for name, _ in known}
+        extended = []
         for name, kind in known:
-            seen = self.members.get(same_name(name))
-            grown.append((name, kind if seen is None else seen[1].grown(kind)))
-        grown += [new for new in self.columns() if same_name(new[0]) not in names]
-        return grown[: max(COLUMNS_MAX, len(known))]
+            seen = self.members.get(folded_name(name))
+            extended.append((name, kind if seen is None else seen[1].extended(kind)))
+        extended += [new for new in self.columns() if folded_name(new[0]) not in names]
+        return extended[: max(COLUMNS_MAX, len(known))]
 
     def widened(self, schema: TableSchema) -> TableSchema:
         """Return a schema with the columns and members that were seen; itself if none is new."""
         known = [(field.name, field.type) for field in schema.arrow]
-        grown = self._grown_members(known)
-        return schema if grown == known else TableSchema.of(grown)
+        extended = self._extended_members(known)
+        return schema if extended == known else TableSchema.of(extended)
 
 
 def _fits_decimal(value: Any) -> bool:
@@ -163,9 +166,9 @@ def _fitting(least: int, most: int) -> pa.DataType:
     return next(kind for kind, limit in limits if -limit <= least and most < limit)
 
 
-def shape_of(values: Iterable[Any]) -> Shape:
-    """Return the shape of parsed values."""
-    shape = Shape()
+def type_counts(values: Iterable[Any]) -> TypeCounts:
+    """Count the types of parsed values."""
+    counts = TypeCounts()
     for value in values:
-        shape.see(value)
-    return shape
+        counts.add(value)
+    return counts

@@ -9,7 +9,7 @@ from pathlib import Path
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from firetrail.errors import ConfigError
-from firetrail.pipeline.decoding.arrow_types import same_name
+from firetrail.pipeline.decoding.arrow_types import folded_name
 from firetrail.pipeline.decoding.avro import AvroFormat
 from firetrail.pipeline.decoding.canal import CanalAdapter
 from firetrail.pipeline.decoding.changes import ChangeDecoder, ChangeRules, EventAdapter, Schemas
@@ -17,13 +17,13 @@ from firetrail.pipeline.decoding.debezium import DebeziumAdapter
 from firetrail.pipeline.decoding.decoded import Bodies, BodyDecoder, TableName
 from firetrail.pipeline.decoding.delimited import CsvDecoder, CsvRules
 from firetrail.pipeline.decoding.json_decoder import JsonDecoder
-from firetrail.pipeline.decoding.json_values import Evolution, JsonRules, NumberUnit
+from firetrail.pipeline.decoding.json_values import DecodingRules, Evolution, NumberUnit
 from firetrail.pipeline.decoding.maxwell import MaxwellAdapter
 from firetrail.pipeline.decoding.protobuf import ProtobufFormat
 from firetrail.pipeline.decoding.registry import BodyHeader, SchemaRegistry, check_url
 from firetrail.pipeline.decoding.table_schema import EMPTY, TableSchema, merged
 from firetrail.pipeline.decoding.text_decoder import TEXT_SCHEMA, TextDecoder
-from firetrail.pipeline.decoding.typed_rows import RowDecoder, RowFormat
+from firetrail.pipeline.decoding.typed_rows import RowDecoder, TypedFormat
 from firetrail.pipeline.options import (
     Option,
     OptionTable,
@@ -72,7 +72,7 @@ def time_zone(name: str) -> tzinfo:
 
 
 def _key(text: str) -> tuple[str, ...]:
-    return each_once(text.split(","), same_name)
+    return each_once(text.split(","), folded_name)
 
 
 def _content(path: str) -> bytes:
@@ -219,9 +219,9 @@ class DecoderSpec:
         if named and self.header is not BodyHeader.CONFLUENT:
             allowed = "only Confluent's registry has descriptors of Protobuf; give schemaFile"
             raise ConfigError("header", self.header.value, allowed)
-        self._layout()
+        self._typed_format()
 
-    def _layout(self) -> RowFormat:
+    def _typed_format(self) -> TypedFormat:
         """Return the format of bodies with declared types."""
         registry = None
         if self.registry:
@@ -236,7 +236,7 @@ class DecoderSpec:
     def own_schema(self) -> TableSchema | None:
         """Return the schema that the options alone determine; None if messages are needed."""
         if self.format in _TYPED:
-            readers = self._layout().readers()
+            readers = self._typed_format().readers()
             kinds = {name: reader.kind for name, reader in (readers or {}).items()}
             return None if readers is None else TableSchema.of(kinds)
         if self.format is BodyFormat.TEXT:
@@ -251,20 +251,20 @@ class DecoderSpec:
         """
         if self.format is BodyFormat.TEXT:
             return TextDecoder(tombstones=self.tombstones)
-        rules = JsonRules(self.new_columns, self.zone, self.number_unit)
+        rules = DecodingRules(self.new_columns, self.zone, self.number_unit)
         adapter = self._adapter(rules)
         if adapter is not None:
             return ChangeDecoder(adapter, schemas, ChangeRules(rules, self.tables, self.key))
         schema = schemas if isinstance(schemas, TableSchema) else EMPTY
         if self.format in _TYPED:
-            return RowDecoder(self._layout(), schema, rules, tombstones=self.tombstones)
+            return RowDecoder(self._typed_format(), schema, rules, tombstones=self.tombstones)
         if self.format is BodyFormat.CSV:
             columns = self.columns or EMPTY
             csv = CsvRules(columns, self.delimiter, self.quote, self.null_text, self.zone)
             return CsvDecoder(schema, replace(csv, tombstones=self.tombstones))
         return JsonDecoder(schema, rules, tombstones=self.tombstones)
 
-    def _adapter(self, rules: JsonRules) -> EventAdapter | None:
+    def _adapter(self, rules: DecodingRules) -> EventAdapter | None:
         """Return the form of CDC events; None for other formats."""
         zero_nulls = self.zero_dates is ZeroDates.NULL
         if self.format is BodyFormat.CANAL:

@@ -12,8 +12,8 @@ from firetrail.pipeline.decoding.arrow_types import (
     check_names,
     ddl_name,
     ddl_type,
-    normal,
-    same_name,
+    folded_name,
+    normalized_type,
     wider,
 )
 from firetrail.pipeline.decoding.ddl import parse_columns, parse_type
@@ -34,7 +34,9 @@ class TableSchema:
 
     def __post_init__(self) -> None:
         check_names(self.arrow.names, ", ".join(self.arrow.names))
-        columns = [pa.field(each.name, normal(each.type, each.name)) for each in self.arrow]
+        columns = [
+            pa.field(each.name, normalized_type(each.type, each.name)) for each in self.arrow
+        ]
         object.__setattr__(self, "arrow", pa.schema(columns))
 
     @classmethod
@@ -88,16 +90,16 @@ class TableSchema:
 
     @cached_property
     def _places(self) -> dict[str, int]:
-        return {same_name(name): at for at, name in enumerate(self.arrow.names)}
+        return {folded_name(name): at for at, name in enumerate(self.arrow.names)}
 
     def own_name(self, name: str) -> str | None:
-        """Return the name of the column that a name in any case means; None if there is none."""
-        at = self._places.get(same_name(name))
+        """Return the column's own name for one in any case; None if there is no such column."""
+        at = self._places.get(folded_name(name))
         return None if at is None else self.names[at]
 
     def type_of(self, name: str) -> pa.DataType | None:
         """Return the type of a column, whose name may be in any case; None if there is none."""
-        at = self._places.get(same_name(name))
+        at = self._places.get(folded_name(name))
         return None if at is None else self.arrow.field(at).type
 
     def widened(self, other: "TableSchema") -> "Widening":

@@ -27,7 +27,7 @@ from firetrail.format.values.truths import truth_in
 from firetrail.pipeline.decoding.arrow_types import INSTANT, LOCAL_TIME, ddl_type
 
 SHOWN_MAX = 60
-"""The most characters of a value that a reason contains: rejects of bulk data stay small."""
+"""Maximum length of a value in a reason, so that rejects of bulk data stay small."""
 FLOAT_MAX = 3.4028235677973366e38
 """Numbers from here on are not finite as a ``float`` of 32 bits."""
 
@@ -53,12 +53,12 @@ WHOLE_LIMITS: dict[pa.DataType, int] = {
 }
 
 
-class Misfit(Exception):
+class BodyError(Exception):
     """A value does not fit its column. The text is the reason, without the name of the column."""
 
 
-def shown(value: object) -> str:
-    """Return a value for a reason; of arrays and objects only that they are one."""
+def quoted_value(value: object) -> str:
+    """Return a value as text for a reason; for arrays and objects, only the kind."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, list | dict):
@@ -67,18 +67,18 @@ def shown(value: object) -> str:
     return text if len(text) <= SHOWN_MAX else f"{text[:SHOWN_MAX]}…"
 
 
-def unfit(value: object, kind: pa.DataType, why: str = "") -> Misfit:
-    """Return the error for a value that is none of a type."""
+def type_error(value: object, kind: pa.DataType, why: str = "") -> BodyError:
+    """Return the error for a value that is not of a type."""
     name = ddl_type(kind)
     article = "an" if name[0] in "aeiou" else "a"
-    return Misfit(f"{shown(value)} is not {article} {name}{why and ': '}{why}")
+    return BodyError(f"{quoted_value(value)} is not {article} {name}{why and ': '}{why}")
 
 
-def whole(value: int, kind: pa.DataType) -> int:
+def in_range(value: int, kind: pa.DataType) -> int:
     """Return a whole number in the range of a type."""
     limit: int = WHOLE_LIMITS[kind]
     if value < -limit or value >= limit:
-        raise unfit(value, kind, "it is out of range")
+        raise type_error(value, kind, "it is out of range")
     return value
 
 
@@ -86,15 +86,17 @@ def exact_decimal(value: Decimal | int, kind: pa.DataType) -> Decimal:
     """Return a number as a decimal, never rounded."""
     number = Decimal(value)
     if not number.is_finite():
-        raise unfit(value, kind)
+        raise type_error(value, kind)
     sign, digits, exponent = number.as_tuple()
     assert isinstance(exponent, int)
     if not any(digits):
         return Decimal(0)
     if exponent < -kind.scale and any(digits[kind.scale + exponent :]):
-        raise unfit(value, kind, f"it has more than {kind.scale} digits after the point")
+        raise type_error(value, kind, f"it has more than {kind.scale} digits after the point")
     if len(digits) + exponent > kind.precision - kind.scale:
-        raise unfit(value, kind, f"it has more than {kind.precision - kind.scale} whole digits")
+        raise type_error(
+            value, kind, f"it has more than {kind.precision - kind.scale} whole digits"
+        )
     shift = exponent + kind.scale
     unscaled = digits[:shift] if shift < 0 else digits + (0,) * shift
     return Decimal((sign, unscaled or (0,), -kind.scale))
@@ -112,26 +114,26 @@ def finite(value: float | int | Decimal, kind: pa.DataType) -> float:
         number = float("inf")
     limit = FLOAT_MAX if kind == pa.float32() else float("inf")
     if not abs(number) < limit:
-        raise unfit(value, kind, "it is out of range")
+        raise type_error(value, kind, "it is out of range")
     if type(value) is int and abs(value) > EXACT_WHOLE[kind]:
         held = number if kind == pa.float64() else struct.unpack("f", struct.pack("f", number))[0]
         if int(held) != value:
-            raise unfit(value, kind, "it would be rounded")
+            raise type_error(value, kind, "it would be rounded")
     return number
 
 
 def number(text: str, kind: pa.DataType) -> Decimal:
-    """Return the number that a text is."""
+    """Parse a number."""
     if not _NUMBER.fullmatch(text):
-        raise unfit(text, kind)
+        raise type_error(text, kind)
     return Decimal(text)
 
 
-def whole_of(value: Decimal, kind: pa.DataType) -> int:
+def integral(value: Decimal, kind: pa.DataType) -> int:
     """Return a number that has a point or an exponent, but no fraction, as a whole number."""
     if abs(value) > INT64_MAX + 1 or value != int(value):
-        raise unfit(value, kind)
-    return whole(int(value), kind)
+        raise type_error(value, kind)
+    return in_range(int(value), kind)
 
 
 def day(text: str, kind: pa.DataType) -> int:
@@ -142,7 +144,7 @@ def day(text: str, kind: pa.DataType) -> int:
             return date(int(match[1]), int(match[2]), int(match[3])).toordinal() - _EPOCH_DAY
     except ValueError:
         pass
-    raise unfit(text, kind, "expected YYYY-MM-DD")
+    raise type_error(text, kind, "expected YYYY-MM-DD")
 
 
 def microseconds(text: str, kind: pa.DataType, zone: tzinfo) -> int:
@@ -160,7 +162,7 @@ def microseconds(text: str, kind: pa.DataType, zone: tzinfo) -> int:
     except (ValueError, OverflowError):
         pass
     form = "YYYY-MM-DD HH:MM:SS" + (" and an offset or none" if kind == INSTANT else "")
-    raise unfit(text, kind, f"expected {form}")
+    raise type_error(text, kind, f"expected {form}")
 
 
 def _microseconds(match: re.Match[str], kind: pa.DataType, zone: tzinfo) -> int:
@@ -181,7 +183,7 @@ def _microseconds(match: re.Match[str], kind: pa.DataType, zone: tzinfo) -> int:
 def in_calendar(number: int, kind: pa.DataType) -> int:
     """Return a time in µs that is within the limits."""
     if not FIRST <= number <= LAST:
-        raise unfit(number, kind, "it is not in the years 1 to 9999")
+        raise type_error(number, kind, "it is not in the years 1 to 9999")
     return number
 
 
@@ -195,11 +197,11 @@ def base64_bytes(text: str, kind: pa.DataType) -> bytes:
     try:
         return base64.b64decode(text, validate=True)
     except (ValueError, binascii.Error):
-        raise unfit(text, kind, "expected base64") from None
+        raise type_error(text, kind, "expected base64") from None
 
 
 Converter = Callable[[Any], Any]
-"""A function that returns a value for Arrow, or raises :class:`Misfit`."""
+"""A function that returns a value for Arrow, or raises :class:`BodyError`."""
 
 
 def from_text(kind: pa.DataType, zone: tzinfo) -> Converter | None:
@@ -214,7 +216,7 @@ def from_text(kind: pa.DataType, zone: tzinfo) -> Converter | None:
     if kind == pa.bool_():
         return lambda text: _boolean(text, kind)
     if kind in WHOLE_LIMITS:
-        return lambda text: whole_of(number(text, kind), kind)
+        return lambda text: integral(number(text, kind), kind)
     if kind in (pa.float32(), pa.float64()):
         return lambda text: finite(number(text, kind), kind)
     if pa.types.is_decimal(kind):
@@ -229,5 +231,5 @@ def from_text(kind: pa.DataType, zone: tzinfo) -> Converter | None:
 def _boolean(text: str, kind: pa.DataType) -> bool:
     value = truth_in(text)
     if value is None:
-        raise unfit(text, kind)
+        raise type_error(text, kind)
     return value

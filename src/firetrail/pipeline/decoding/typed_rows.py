@@ -7,7 +7,7 @@ from firetrail.pipeline.decoding.changes import (
     ChangeRow,
     ChangeRules,
     Readers,
-    TableChanges,
+    RowBuilder,
 )
 from firetrail.pipeline.decoding.decoded import (
     Bodies,
@@ -19,19 +19,19 @@ from firetrail.pipeline.decoding.decoded import (
     body_list,
 )
 from firetrail.pipeline.decoding.json_decoder import NO_BODY
-from firetrail.pipeline.decoding.json_values import JsonRules, converter
+from firetrail.pipeline.decoding.json_values import DecodingRules, converter
 from firetrail.pipeline.decoding.table_schema import TableSchema
-from firetrail.pipeline.decoding.text_values import Misfit
+from firetrail.pipeline.decoding.text_values import BodyError
 
 _NO_TABLE = TableName("", "")
 
 
-class RowFormat(ABC):
+class TypedFormat(ABC):
     """A format of bodies."""
 
     @abstractmethod
     def row(self, body: bytes) -> tuple[ChangeRow, Readers]:
-        """Return the row of a body, and its declared columns; raise Misfit if it has none."""
+        """Return the row of a body, and its declared columns; raise BodyError if it has none."""
 
     @abstractmethod
     def readers(self) -> Readers | None:
@@ -42,35 +42,40 @@ class RowDecoder(BodyDecoder):
     """Rows of typed bodies.
 
     Args:
-        layout: The format.
+        body_format: The format.
         schema: The known columns.
         rules: The choices of the user.
         tombstones: Whether an empty body deletes the row of the message's key.
     """
 
     def __init__(
-        self, layout: RowFormat, schema: TableSchema, rules: JsonRules, *, tombstones: bool
+        self,
+        body_format: TypedFormat,
+        schema: TableSchema,
+        rules: DecodingRules,
+        *,
+        tombstones: bool,
     ) -> None:
-        self._layout = layout
+        self._format = body_format
         self._schema = schema
         self._rules = ChangeRules(rules)
         self._tombstones = tombstones
 
     def decode(self, bodies: Bodies) -> Decoded:
-        changes = TableChanges(self._schema, converter, self._rules)
+        changes = RowBuilder(self._schema, converter, self._rules)
         rejects: list[Reject] = []
         for at, body in enumerate(body_list(bodies)):
             try:
                 if body:
-                    row, readers = self._layout.row(body)
+                    row, readers = self._format.row(body)
                     change = Operation.UPSERT, row, None
                     changes.add(at, ChangeEvent(_NO_TABLE, (change,), readers))
                 elif self._tombstones:
                     changes.add(at, ChangeEvent(_NO_TABLE, ((Operation.DELETE, {}, None),)))
                 else:
-                    raise Misfit(NO_BODY)
-            except Misfit as misfit:
-                rejects.append(Reject(at, str(misfit)))
+                    raise BodyError(NO_BODY)
+            except BodyError as error:
+                rejects.append(Reject(at, str(error)))
         part = changes.rows(None, rejects)
         rejects.sort(key=lambda reject: reject.message)
         return Decoded((part,), tuple(rejects))

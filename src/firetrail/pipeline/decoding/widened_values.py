@@ -6,7 +6,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from firetrail.pipeline.decoding.arrow_types import INSTANT, LOCAL_TIME, members_of, same_name
+from firetrail.pipeline.decoding.arrow_types import INSTANT, LOCAL_TIME, folded_name, members_of
 from firetrail.pipeline.decoding.text_values import (
     Converter,
     exact_decimal,
@@ -49,11 +49,11 @@ def _widening(declared: pa.DataType, kind: pa.DataType, zone: tzinfo) -> Convert
 
 
 def _struct(declared: pa.DataType, kind: pa.DataType, zone: tzinfo) -> Converter:
-    known = {same_name(name): (name, inner) for name, inner in members_of(declared)}
+    known = {folded_name(name): (name, inner) for name, inner in members_of(declared)}
     members = [
-        (name, known[same_name(name)][0], widening(known[same_name(name)][1], inner, zone))
+        (name, known[folded_name(name)][0], widening(known[folded_name(name)][1], inner, zone))
         for name, inner in members_of(kind)
-        if same_name(name) in known
+        if folded_name(name) in known
     ]
     return lambda value: {name: convert(value.get(own)) for name, own, convert in members}
 

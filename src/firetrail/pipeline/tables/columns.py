@@ -9,7 +9,7 @@ from functools import cached_property
 import pyarrow as pa
 
 from firetrail.errors import ConfigError
-from firetrail.pipeline.decoding.arrow_types import list_of, members_of, same_name, struct_of
+from firetrail.pipeline.decoding.arrow_types import folded_name, list_of, members_of, struct_of
 from firetrail.pipeline.decoding.table_schema import TableSchema
 from firetrail.pipeline.source.schema import TEXT_MAP, TEXTS, TIMESTAMP
 from firetrail.pipeline.tables.keys import BUCKET
@@ -68,11 +68,11 @@ class TableColumns:
         They are the decoder's, without the characters that Delta refuses, and with a number at the
         end where the name is taken. Columns are only added at the end, so names never change.
         """
-        taken = {same_name(name) for name in (*self.message_names.values(), BUCKET)}
+        taken = {folded_name(name) for name in (*self.message_names.values(), BUCKET)}
         found = {}
         for name in self.decoded.names:
             found[name] = _free_name(name, taken)
-            taken.add(same_name(found[name]))
+            taken.add(folded_name(found[name]))
         return found
 
     @cached_property
@@ -126,7 +126,7 @@ def message_arrays(messages: pa.RecordBatch, broker: str) -> list[pa.Array]:
 def _free_name(name: str, taken: set[str]) -> str:
     base = found = _FORBIDDEN.sub("_", name)
     number = 2
-    while same_name(found) in taken:
+    while folded_name(found) in taken:
         found = f"{base}_{number}"
         number += 1
     return found
@@ -144,5 +144,5 @@ def _named(kind: pa.DataType) -> pa.DataType:
     members = []
     for name, each in members_of(kind):
         members.append((_free_name(name, taken), _named(each)))
-        taken.add(same_name(members[-1][0]))
+        taken.add(folded_name(members[-1][0]))
     return struct_of(members)

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from firetrail.pipeline.decoding.decoded import Operation, Reject, TableRows
-from firetrail.pipeline.decoding.text_values import Misfit, from_text
+from firetrail.pipeline.decoding.text_values import BodyError, from_text
 from firetrail.pipeline.tables.keys import key_texts
 
 
@@ -74,5 +74,5 @@ def _parsed(text: str, kind: pa.DataType, zone: tzinfo) -> Any:
     read = from_text(kind, zone)
     try:
         return None if read is None else pa.scalar(read(text), kind).as_py()
-    except Misfit:
+    except BodyError:
         return None

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from firetrail.errors import ConfigError
-from firetrail.pipeline.decoding.arrow_types import same_name
+from firetrail.pipeline.decoding.arrow_types import folded_name
 from firetrail.pipeline.jobs.archive.archive_job import OnPlan
 from firetrail.pipeline.options import each_once
 from firetrail.pipeline.tables.columns import PREFIX, check_prefix
@@ -73,6 +73,6 @@ class TableOptions:
             return None
         names = self.upsert.split(",") if isinstance(self.upsert, str) else self.upsert
         try:
-            return list(each_once(names, same_name))
+            return list(each_once(names, folded_name))
         except ValueError:
             raise ConfigError("upsert", self.upsert, "must be the names of columns") from None
