@@ -11,6 +11,7 @@ import pytest
 from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError
 from pyspark.sql import SparkSession
+from tests.helpers import Machine, small_config
 from tests.pipeline.tables.topics import files_of, ids, numbered, put, rows, table
 from tests.stores import records
 
@@ -330,6 +331,27 @@ class TestRefusals:
         with pytest.raises(LakeError, match="is not the log that the table was made from"):
             table(root, to)
         assert len(rows(to)) == 4
+
+    @pytest.mark.parametrize("archived", [False, True])
+    def test_another_message_at_the_same_place_and_time(
+        self, root: Path, to: Path, archived: bool, spark: SparkSession
+    ) -> None:
+        """The ids of embedded stores are places in the log."""
+
+        def stored(body: bytes) -> str:
+            with Store.open(root, small_config(), system=Machine().system) as store:
+                store.put(Message("orders", body, queue_id=0))
+            if not archived:
+                return str(root)
+            lake = root.with_name(f"lake-{body.hex()}")
+            archive(spark, root, lake)
+            return str(lake)
+
+        table("a=" + stored(b'{"id": 1}'), to)
+        shutil.rmtree(root)
+        other = "a=" + stored(b'{"id": 2}')
+        with pytest.raises(LakeError, match="is not the log that the table was made from"):
+            table(other, to)
 
     def test_deleted_messages_that_were_not_read(self, root: Path, to: Path) -> None:
         put(root, *numbered(range(10)))

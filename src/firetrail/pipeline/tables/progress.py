@@ -8,10 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from hashlib import sha256
 from typing import Any, NamedTuple, Self
 
 import pyarrow as pa
 import pyarrow.compute as pc
+
+from firetrail.format.layout import COMPRESSED
 
 
 class Span(NamedTuple):
@@ -38,6 +41,8 @@ class NewestMessage(NamedTuple):
     physical_offset: int
     msg_id: str
     store_ms: int
+    digest: str = ""
+    """The hash of its content; empty if it cannot be decompressed, and in tables without one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +112,19 @@ def lost_between(before: BrokerProgress, after: BrokerProgress) -> list[Span]:
     return found
 
 
+def content_digest(row: pa.RecordBatch) -> str:
+    """Return the hash of the content of one message; empty if its body is still compressed.
+
+    The id is no proof of it: that of a message from an embedded store is its place in the log.
+    """
+    if row.column("sys_flag")[0].as_py() & COMPRESSED:
+        return ""
+    born = row.column("born_time").cast(pa.int64())[0].as_py()
+    properties = sorted(row.column("properties")[0].as_py() or ())
+    content = repr((born, properties, row.column("body")[0].as_py() or b""))
+    return sha256(content.encode("utf-8", "surrogatepass")).hexdigest()
+
+
 class SpanCollector:
     """Collects the offsets of the rows that a task reads, and its newest message."""
 
@@ -142,6 +160,7 @@ class SpanCollector:
                 highest,
                 row.column("msg_id")[0].as_py() or "",
                 (stored or 0) // 1000,
+                content_digest(row),
             )
 
     def spans(self) -> list[Span]:

@@ -36,7 +36,7 @@ from firetrail.pipeline.source.plan.ranges import QueuePart, known_topics, look_
 from firetrail.pipeline.source.plan.store_splits import OffsetSplit, StoreSplit
 from firetrail.pipeline.source.split_reader import read_split
 from firetrail.pipeline.source.unit_reader import first_at_or_after
-from firetrail.pipeline.tables.progress import BrokerProgress, NewestMessage
+from firetrail.pipeline.tables.progress import BrokerProgress, NewestMessage, content_digest
 from firetrail.store.inspect.view import StoreState, StoreView
 from firetrail.store.queues.consume_queue import ConsumeQueue
 from firetrail.store.root.folder import check_is_store
@@ -284,14 +284,17 @@ def _is_stored(view: StoreView, topic: str, anchor: NewestMessage) -> bool | Non
         split = OffsetSplit(
             str(view.root), (anchor.physical_offset,), fingerprint=whole_fingerprint(view)
         )
-        found = next((batch for batch in read_split(split, COLUMNS[:-1])), None)
+        found = next(map(_inflated, read_split(split, COLUMNS)), None)
     return found is not None and _is_anchor(found.slice(0, 1), anchor)
 
 
 def _is_anchor(row: pa.RecordBatch, anchor: NewestMessage) -> bool:
     stored = row.column("store_time").cast(pa.int64())[0].as_py() or 0
     found = row.column("msg_id")[0].as_py() or "", stored // 1000
-    return found == (anchor.msg_id, anchor.store_ms)
+    if found != (anchor.msg_id, anchor.store_ms):
+        return False
+    digest = content_digest(row)
+    return not (digest and anchor.digest) or digest == anchor.digest
 
 
 def _other_log(source: TableSource, anchor: NewestMessage) -> LakeError:
@@ -355,11 +358,11 @@ def _is_archived(lake: Lake, topic: str, anchor: NewestMessage) -> bool:
             [lake.folder.path(file.path)], format="parquet", filesystem=lake.folder.filesystem
         )
         found = data.to_table(
-            columns=["msg_id", "store_time"],
+            columns=list(COLUMNS),
             filter=(pc.field("physical_offset") == anchor.physical_offset)
             & ((pc.field("topic") == topic) if with_column else pc.scalar(True)),
         )
-        if found.num_rows and _is_anchor(found.to_batches()[0], anchor):
+        if found.num_rows and _is_anchor(_inflated(found.to_batches()[0].slice(0, 1)), anchor):
             return True
     return False
 
