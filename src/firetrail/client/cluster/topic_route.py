@@ -7,17 +7,11 @@ from firetrail.text import some_of
 
 
 def queues_of(topic: str, route: TopicRouteData, permission: Permission) -> list[MessageQueue]:
-    """Return the queues of a topic with a permission, in the order that all clients agree on.
-
-    Queues for writing are only those of brokers that have a master.
-    """
-    writing = permission is Permission.WRITE
-    masters = {data.broker_name for data in route.broker_datas if data.master is not None}
+    """Return the queues of a topic with a permission, in the order that all clients agree on."""
     return sorted(
         MessageQueue(topic, data.broker_name, queue_id)
-        for data in route.queue_datas
-        if not writing or data.broker_name in masters
-        for queue_id in data.open_queues(permission)
+        for data, queues in route.open_queues(permission)
+        for queue_id in queues
     )
 
 

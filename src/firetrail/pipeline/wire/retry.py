@@ -208,7 +208,9 @@ async def _topic_cause(admin: Admin, topic: str, brokers: list[str], need: Permi
             "it, let the brokers create it with autoCreateTopicEnable, or start the broker that "
             "has it"
         )
-    if not any(data.open_queues(need) for data in route.queue_datas):
-        kind = "written" if need is Permission.WRITE else "read"
-        return f"no queue of the topic {topic} may be {kind}; change its permission or queues"
-    return ""
+    if route.open_queues(need):
+        return ""
+    kind = "written" if need is Permission.WRITE else "read"
+    if any(data.open_queues(need) for data in route.queue_datas):
+        return f"no broker with queues of the topic {topic} can be {kind}; start their masters"
+    return f"no queue of the topic {topic} may be {kind}; change its permission or queues"

@@ -83,12 +83,8 @@ def open_queues(route: TopicRouteData, permission: int) -> list[tuple[str, int]]
         route: The brokers and queues of a topic. Brokers without a master do not count.
         permission: ``Permission.WRITE`` or ``Permission.READ``.
     """
-    masters = {broker.broker_name for broker in route.broker_datas if broker.master is not None}
-    return sorted(
-        (queues.broker_name, len(found))
-        for queues in route.queue_datas
-        if queues.broker_name in masters and (found := queues.open_queues(permission))
-    )
+    found = route.open_queues(permission, masters_only=True)
+    return sorted((data.broker_name, len(queues)) for data, queues in found)
 
 
 def consistent_hash(value: int, buckets: int) -> int:

@@ -86,7 +86,6 @@ class RouteCalls:
         route = await resolved(self._brokers.route(topic))
         config = await resolved(self._brokers.group(group))
         is_fifo = bool(config is not None and config.consume_message_orderly)
-        masters = {data.broker_name for data in route.broker_datas if data.master is not None}
         assignments = [
             Assignment(
                 message_queue=MessageQueue(
@@ -96,8 +95,7 @@ class RouteCalls:
                     broker=Broker(name=queues.broker_name, id=MASTER_ID, endpoints=endpoints),
                 )
             )
-            for queues in route.queue_datas
-            if queues.broker_name in masters and (found := queues.open_queues(TopicPermission.READ))
+            for queues, found in route.open_queues(TopicPermission.READ, masters_only=True)
             for queue_id in (found if is_fifo else (ANY_QUEUE,))
         ]
         if not assignments:

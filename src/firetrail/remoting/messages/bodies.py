@@ -265,6 +265,26 @@ class TopicRouteData(ServerBody):
     filter_server_table: dict[str, list[str]] = field(default_factory=dict)
     order_topic_conf: str | None = None
 
+    def open_queues(
+        self, permission: int, *, masters_only: bool = False
+    ) -> list[tuple[QueueData, range]]:
+        """Return the entries of brokers with queues that may be read or written now, and these.
+
+        Only a master is written to. Slaves may be read, but not by pops, which change the broker.
+
+        Args:
+            permission: ``Permission.READ`` or ``Permission.WRITE``.
+            masters_only: Whether reads, too, need a master. Default: False.
+        """
+        need_master = masters_only or permission == Permission.WRITE
+        masters = {broker.broker_name for broker in self.broker_datas if broker.master is not None}
+        return [
+            (data, queues)
+            for data in self.queue_datas
+            if not need_master or data.broker_name in masters
+            if (queues := data.open_queues(permission))
+        ]
+
 
 @dataclass(frozen=True, slots=True)
 class ClusterInfo(ServerBody):
