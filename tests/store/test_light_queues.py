@@ -208,6 +208,11 @@ class TestPuts:
         with pytest.raises(IllegalMessageError, match="messages of a batch cannot name light"):
             store.put_batch(Batch("mqtt", body, shared_properties=shared))
 
+    def test_messages_of_system_topics_name_none_alone_or_in_a_batch(self, store: Store) -> None:
+        message = Message("rmq_sys_x", b"x", properties={INNER_MULTI_DISPATCH: A})
+        store.put(message)
+        store.put_batch([message, message])
+
     def test_batches_may_mention_the_property(self, store: Store) -> None:
         """Only a property of exactly this name names light queues."""
         text = b"INNER_MULTI_DISPATCH\x01%LMQ%a\x02"

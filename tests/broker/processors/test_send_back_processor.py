@@ -10,6 +10,7 @@ from firetrail.format.names import SCHEDULE_TOPIC
 from firetrail.format.values.delay import DelayLevels
 from firetrail.format.values.ids import decode_message_id
 from firetrail.format.values.integers import INT32_MAX, INT32_MIN
+from firetrail.remoting.messages.bodies import TopicConfig
 from firetrail.remoting.wire.codes import RequestCode, ResponseCode
 
 QUICK = SMALL.replace(delay_levels=DelayLevels.parse("1s 1s 0s 0s 0s"))
@@ -48,6 +49,18 @@ async def test_a_message_sent_back_is_redelivered_to_its_group() -> None:
         assert second.reconsume_times == 2
         assert second.properties["RETRY_TOPIC"] == "T1"
         assert second.properties["ORIGIN_MESSAGE_ID"] == properties["ORIGIN_MESSAGE_ID"]
+
+
+@pytest.mark.parametrize(("topic", "level"), [("%RETRY%CG", 0), ("%DLQ%CG", -1)])
+async def test_a_message_is_not_stored_in_a_queue_that_its_topic_does_not_have(
+    topic: str, level: int
+) -> None:
+    """Nobody would read it there. A send to this topic is refused, too."""
+    async with talking(store=QUICK) as talk:
+        offset = await sent(talk)
+        talk.broker.topics.put([TopicConfig(topic, 0, 0)])
+        assert await back(talk, offset, level) == ResponseCode.SYSTEM_ERROR
+        assert (await talk.send(topic, e=0)).code == ResponseCode.SYSTEM_ERROR
 
 
 @pytest.mark.parametrize(("level", "fields"), [(-1, {}), (0, {"maxReconsumeTimes": 0})])

@@ -8,6 +8,7 @@ from random import randrange
 
 from firetrail.access.implied_permissions import SUB, no_record, require_consumed
 from firetrail.broker.broker_state import BrokerState
+from firetrail.broker.processors.send_processor import no_queue
 from firetrail.broker.state.group_table import is_last
 from firetrail.broker.stored_messages import answer_with_outcome, copy_record, origin_of
 from firetrail.errors import RequestError
@@ -26,6 +27,7 @@ from firetrail.format.properties import (
 from firetrail.format.record import Record
 from firetrail.remoting.connections.connection import Connection
 from firetrail.remoting.connections.handlers import Answer, Handler
+from firetrail.remoting.messages.bodies import TopicConfig
 from firetrail.remoting.messages.headers import SendBackHeader
 from firetrail.remoting.wire.codes import Permission, RequestCode, ResponseCode
 from firetrail.remoting.wire.command import RemotingCommand
@@ -78,7 +80,7 @@ class SendBackProcessor:
                 ResponseCode.NO_PERMISSION, f"the topic[{topic.topic_name}] is not writable"
             )
         queue_id = randrange(max(topic.write_queue_nums, 1))
-        return self._copy(record, topic.topic_name, queue_id, {DELAY: str(level)})
+        return self._copy(record, topic, queue_id, {DELAY: str(level)})
 
     def _dead_letter(self, record: Record, group: str) -> Message:
         topic = self._topics.ensure(f"{DLQ_PREFIX}{group}", 1)
@@ -88,12 +90,14 @@ class SendBackProcessor:
             DLQ_ORIGIN_TOPIC: topic_before,
             DLQ_ORIGIN_MESSAGE_ID: id_before,
         }
-        return self._copy(record, topic.topic_name, 0, origin)
+        return self._copy(record, topic, 0, origin)
 
     def _copy(
-        self, record: Record, topic: str, queue_id: int, changes: dict[str, str | None]
+        self, record: Record, topic: TopicConfig, queue_id: int, changes: dict[str, str | None]
     ) -> Message:
         """Copy the message to another topic, with one more attempt counted."""
+        if queue_id not in topic.queues:
+            raise no_queue(topic, queue_id)
         topic_before, id_before = origin_of(record)
         changes |= {
             RETRY_TOPIC: topic_before,
@@ -102,4 +106,4 @@ class SendBackProcessor:
             REAL_QID: None,
         }
         raw = replace_properties(record.raw_properties, changes)
-        return copy_record(record, topic, queue_id, raw, more_attempts=1)
+        return copy_record(record, topic.topic_name, queue_id, raw, more_attempts=1)

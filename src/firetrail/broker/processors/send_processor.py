@@ -145,7 +145,7 @@ class SendProcessor:
             if queue_id < 0 < topic.write_queue_nums:
                 queue_id = randrange(topic.write_queue_nums)
             elif queue_id not in topic.queues:
-                raise _no_queue(topic, queue_id)
+                raise no_queue(topic, queue_id)
         message = self._message(topic.topic_name, queue_id, connection, request, header, properties)
         result = self._store.writer.begin_put(message)
         if registration is not None:
@@ -341,7 +341,8 @@ def _inner_batch() -> RequestError:
     )
 
 
-def _no_queue(topic: TopicConfig, queue_id: int) -> RequestError:
+def no_queue(topic: TopicConfig, queue_id: int) -> RequestError:
+    """Return the refusal of a message for a queue that its topic does not have."""
     return RequestError(
         ResponseCode.SYSTEM_ERROR,
         f"request queueId[{queue_id}] is illegal, topic {topic.topic_name} has "

@@ -307,6 +307,8 @@ def _is_delayed(batch: Batch) -> bool:
 
 
 def _names_light_queues(batch: Batch) -> bool:
+    if not may_name_light_queues(batch.topic):
+        return False
     if get_property(batch.shared_properties, INNER_MULTI_DISPATCH) is not None:
         return True
     try:
