@@ -353,6 +353,14 @@ class TestRefusals:
         with pytest.raises(LakeError, match="is not the log that the table was made from"):
             table(other, to)
 
+    def test_a_url_is_an_archive_and_a_local_one_the_same_as_its_path(
+        self, root: Path, to: Path
+    ) -> None:
+        put(root, {"id": 0})
+        assert table(root.as_uri(), to).rows == 1
+        with pytest.raises(LakeError, match="memory://lake: is not an archive"):
+            table("memory://lake", to)
+
     def test_deleted_messages_that_were_not_read(self, root: Path, to: Path) -> None:
         put(root, *numbered(range(10)))
         table(root, to)

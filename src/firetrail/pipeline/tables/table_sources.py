@@ -12,6 +12,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
+from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -28,7 +29,6 @@ from firetrail.format.names import COMMIT_LOG, name_server
 from firetrail.pipeline.jobs.archive.archive_job import safe_end
 from firetrail.pipeline.jobs.archive.lake import Lake
 from firetrail.pipeline.jobs.archive.manifest import MANIFEST, DataFile, LakeLayout, Manifest
-from firetrail.pipeline.lakes.location import open_folder
 from firetrail.pipeline.source.decompression import inflate
 from firetrail.pipeline.source.plan.fingerprint import whole_fingerprint
 from firetrail.pipeline.source.plan.log_splits import plan_queues
@@ -143,6 +143,8 @@ def parse_source(text: str) -> TableSource:
         broker, place = "", text
     if not place:
         raise ConfigError("source", text, "must be PLACE or BROKER=PLACE")
+    if place.startswith("file:///"):
+        place = unquote(place.removeprefix("file://"))
     return TableSource(broker, place if "://" in place else str(Path(place).absolute()))
 
 
@@ -150,10 +152,13 @@ def check_exists(text: str) -> TableSource:
     """Parse a source; raise an error unless it is a store or an archive.
 
     Raises:
-        NotAStoreError: There is neither a store nor an archive.
+        NotAStoreError: The folder is neither a store nor an archive.
+        LakeError: There is no archive at the URL.
     """
     source = parse_source(text)
-    if not is_archive(source.place):
+    if is_archive(source.place):
+        Lake(source.place).require_manifest()
+    else:
         check_is_store(SYSTEM, Path(source.place))
     return source
 
@@ -180,10 +185,10 @@ def plan_source(
 
 
 def is_archive(place: str) -> bool:
-    """Whether a place is an archive and not a store."""
-    if "://" not in place:
-        return Path(place, MANIFEST).exists() and not Path(place, COMMIT_LOG).exists()
-    return open_folder(place).read(MANIFEST) is not None
+    """Whether a place is an archive and not a store, which cannot be at a URL."""
+    if "://" in place:
+        return True
+    return Path(place, MANIFEST).exists() and not Path(place, COMMIT_LOG).exists()
 
 
 # -- stores -----------------------------------------------------------------------------------
