@@ -16,7 +16,6 @@ from firetrail.cli.spark_jobs import spark_options
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from firetrail.pipeline.spark_session import SparkSession
     from firetrail.pipeline.tables.explanation import TableExplanation
     from firetrail.pipeline.tables.table_job import TableResult
 
@@ -142,12 +141,7 @@ def run(args: argparse.Namespace) -> ExitCode:
         from firetrail.pipeline.tables.table_rounds import follow_table
 
         sessions.enter_context(spark_options.ending_at_sigterm())
-        found: list[SparkSession] = []
-
-        def session() -> SparkSession:
-            if not found:
-                found.append(sessions.enter_context(spark_options.spark_session(args)))
-            return found[0]
+        session = spark_options.later_session(args, sessions)
 
         def on_plan(tasks: int) -> Callable[[int], None]:
             return shown.enter_context(spark_options.task_progress("reading", tasks))

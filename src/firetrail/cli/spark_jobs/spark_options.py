@@ -11,8 +11,8 @@ import logging
 import signal
 import sys
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
@@ -115,6 +115,18 @@ def spark_session(args: argparse.Namespace, *, bar: bool = False) -> Iterator[Sp
         finally:
             if active is None:
                 spark.stop()
+
+
+def later_session(args: argparse.Namespace, stack: ExitStack) -> Callable[[], SparkSession]:
+    """Return a function that begins the session when it is called first; ``stack`` ends it."""
+    found: list[SparkSession] = []
+
+    def get() -> SparkSession:
+        if not found:
+            found.append(stack.enter_context(spark_session(args)))
+        return found[0]
+
+    return get
 
 
 @contextmanager

@@ -42,6 +42,11 @@ def checked_key(manifest: TableManifest, schema: TableSchema) -> list[str]:
     return found
 
 
+def changes_types(before: TableSchema, after: TableSchema) -> bool:
+    """Whether a column that existed has another type."""
+    return any(after.type_of(field.name) != field.type for field in before.arrow)
+
+
 class BucketMerges:
     """The buckets that new rows touch.
 

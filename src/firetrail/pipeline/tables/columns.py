@@ -123,6 +123,12 @@ def message_arrays(messages: pa.RecordBatch, broker: str) -> list[pa.Array]:
     return [brokers, *(messages.column(source) for source, _ in _SOURCES.values())]
 
 
+def rejected_messages(rows: pa.Table) -> pa.Table:
+    """Return rows of the table of rejected messages with the names of the source."""
+    names = [source for source, _ in _SOURCES.values()]
+    return rows.rename_columns([BROKER, *names, REASON, BODY])
+
+
 def _free_name(name: str, taken: set[str]) -> str:
     base = found = _FORBIDDEN.sub("_", name)
     number = 2

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from firetrail.pipeline.decoding.table_schema import EMPTY
+from firetrail.pipeline.tables.bucket_change import changes_types
 from firetrail.pipeline.tables.progress import lost_between
-from firetrail.pipeline.tables.table_job import DecodedStage, SparkGiver, TableJob, changes_types
+from firetrail.pipeline.tables.table_job import DecodedStage, SparkGiver, TableJob
 from firetrail.pipeline.tables.table_manifest import (
     MAIN,
     REJECTED,

@@ -92,10 +92,14 @@ class Publication:
                 self._complete(pending)
             else:
                 self.lake.remove(PENDING)
+        self.remove_unfinished()
+        return self._manifest
+
+    def remove_unfinished(self) -> None:
+        """Remove files that were written, but not published."""
         for lake in self.lakes.values():
             remove_unfinished(lake)
         self.clean()
-        return self._manifest
 
     def peek(self) -> tuple[TableManifest | None, list[ReplacedFile]]:
         """Return the manifest and the files of the main table that a next run finds.
@@ -155,9 +159,9 @@ class Publication:
             for name in self.lakes:
                 self._writer(manifest, name).maintain(default if keep_hours is None else keep_hours)
 
-    def files(self, manifest: TableManifest) -> list[ReplacedFile]:
-        """Return the files of the main table."""
-        return self._writer(manifest, MAIN).files()
+    def files(self, manifest: TableManifest, table: str = MAIN) -> list[ReplacedFile]:
+        """Return the files of a table."""
+        return self._writer(manifest, table).files()
 
     def _complete(self, pending: PendingCommit) -> TableManifest:
         manifest = pending.manifest
@@ -165,7 +169,8 @@ class Publication:
         self.lake.reveal(manifest.deletes.values())
         for name in (MAIN, REJECTED):
             files = pending.added[name]
-            if not files and not (name == MAIN and pending.removed):
+            removed = pending.removed if name == MAIN else pending.retried
+            if not files and not removed:
                 continue
             self.lakes[name].reveal([file.path for file in files])
             versions[name] = self._writer(manifest, name).commit(
@@ -173,7 +178,7 @@ class Publication:
                 files,
                 manifest.sequence,
                 manifest.versions.get(name),
-                removed=pending.removed if name == MAIN else (),
+                removed=removed,
                 rewritten=pending.rewritten and name == MAIN,
             )
         self._manifest = manifest = manifest.with_versions(versions)

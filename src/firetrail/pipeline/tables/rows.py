@@ -41,8 +41,10 @@ from firetrail.pipeline.tables.table_manifest import LOCK, MAIN, REJECTED, Table
 from firetrail.pipeline.tables.table_sources import SourcePart
 from firetrail.pipeline.workers import worker_name
 
-_DELETE = "the message deletes a row, and this table only gains rows"
-_COMPRESSED = "the body is compressed and cannot be decompressed"
+DELETE_REASON = "the message deletes a row, and this table only gains rows"
+COMPRESSED_REASON = "the body is compressed and cannot be decompressed"
+FINAL_REASON = "final_reason"
+"""A column of messages that are rejected without being decoded, for this reason."""
 _BATCH_ROWS = 4096
 
 
@@ -167,10 +169,16 @@ class _TaskRun:
             writer.abandon()
 
     def _decode(self, batch: pa.RecordBatch) -> None:
+        if FINAL_REASON in batch.schema.names:
+            final = pc.is_valid(batch.column(FINAL_REASON))
+            bad = batch.filter(final)
+            reasons = bad.column(FINAL_REASON).to_pylist()
+            self._reject(bad, [Reject(*each) for each in enumerate(reasons)])
+            batch = batch.filter(pc.invert(final))
         broken = pc.not_equal(pc.bit_wise_and(batch.column("sys_flag"), COMPRESSED), 0)
         if pc.any(broken).as_py():
             bad = batch.filter(broken)
-            self._reject(bad, [Reject(at, _COMPRESSED) for at in range(bad.num_rows)])
+            self._reject(bad, [Reject(at, COMPRESSED_REASON) for at in range(bad.num_rows)])
             batch = batch.filter(pc.invert(broken))
         found: Decoded = self._decoder.decode(batch.column("body"))
         self._skipped += found.skipped
@@ -194,7 +202,7 @@ class _TaskRun:
         deletes = pc.equal(part.operations, int(Operation.DELETE))
         if pc.any(deletes).as_py():
             self._reject(
-                batch, [Reject(at, _DELETE) for at in messages.filter(deletes).to_pylist()]
+                batch, [Reject(at, DELETE_REASON) for at in messages.filter(deletes).to_pylist()]
             )
             kept = pc.invert(deletes)
             rows, messages = rows.filter(kept), messages.filter(kept)

@@ -15,11 +15,10 @@ from typing import Any, NamedTuple
 from pyspark.sql import SparkSession
 
 from firetrail.errors import ConfigError, LakeError, PipelineError
-from firetrail.pipeline.decoding.spec import DecoderSpec
 from firetrail.pipeline.decoding.table_schema import EMPTY, TableSchema, merged
 from firetrail.pipeline.jobs.archive.archive_job import OnPlan
 from firetrail.pipeline.tables.broker_names import check_different_logs, named_sources, stages_of
-from firetrail.pipeline.tables.bucket_change import BucketMerges, Change, checked_key
+from firetrail.pipeline.tables.bucket_change import BucketMerges, Change, changes_types, checked_key
 from firetrail.pipeline.tables.columns import TableColumns
 from firetrail.pipeline.tables.merge import merge_bucket
 from firetrail.pipeline.tables.progress import BrokerProgress, lost_between
@@ -36,7 +35,7 @@ from firetrail.pipeline.tables.table_manifest import (
     TableFile,
     TableManifest,
 )
-from firetrail.pipeline.tables.table_options import TableOptions
+from firetrail.pipeline.tables.table_options import TableOptions, decoder_spec
 from firetrail.pipeline.tables.table_sources import (
     SourcePart,
     SourcePlan,
@@ -198,12 +197,12 @@ class TableJob:
         self._topic = topic
         self._options = options
         self.publication = Publication(str(to))
-        self._token = uuid.uuid4().hex[:12]
+        self.token = uuid.uuid4().hex[:12]
 
     def run(self) -> TableResult:
         """Append what is new in all sources."""
         self.publication.check_folder()
-        with self.publication.lake.locked(LOCK, self._token):
+        with self.publication.lake.locked(LOCK, self.token):
             manifest = self.first_manifest(self.publication.settle())
             total: TableResult | None = None
             for stage in self.stages(manifest):
@@ -259,15 +258,14 @@ class TableJob:
             )
             for source in sources
         ]
-        spec = decoder_spec(manifest.options)
         parts = [part for plan in plans for part in plan.parts]
-        schema = self._first_schema(manifest, spec, parts)
+        schema = self.first_schema(manifest, parts)
         if self._dry:
             base = schema if base is None else base
         elif manifest.sequence == 0:
             self.publication.begin(manifest)
         small = sum(plan.size for plan in plans) <= INLINE_BYTES
-        results, schema = self._decode(manifest, spec, parts, schema, small, base)
+        results, schema = self.decode_parts(manifest, parts, schema, small, base)
         gap = self._options.allow_gap
         brokers = {
             name: progress_after(self._topic, manifest.progress(name), plan, results, allow_gap=gap)
@@ -275,7 +273,7 @@ class TableJob:
             for name in [plan.source.broker]
         }
         check_different_logs(plans, self._topic, manifest.brokers, brokers)
-        table = self._source_table(manifest, results)
+        table = self.source_table(manifest, results)
         return DecodedStage(plans, results, schema, brokers, table, small, base)
 
     def _append(
@@ -283,7 +281,7 @@ class TableJob:
     ) -> tuple[TableManifest, TableResult]:
         """Append what is new in sources of different brokers."""
         _, results, schema, brokers, source_table, small, _ = self.decode(manifest, sources)
-        self._check_arrived(results)
+        self.check_arrived(results)
         known = {name: manifest.progress(name) for name in brokers}
         if schema == manifest.schema and brokers == known:
             return manifest, self._result(manifest, manifest, results, Change())
@@ -296,22 +294,42 @@ class TableJob:
             skipped=manifest.skipped + sum(result.skipped for result in results),
             rejected=manifest.rejected + sum(result.rows(REJECTED) for result in results),
         )
+        published, change = self.commit(manifest, new, results, small)
+        return published, self._result(manifest, published, results, change)
+
+    def commit(
+        self,
+        manifest: TableManifest,
+        new: TableManifest,
+        results: Sequence[TaskResult],
+        small: bool,
+        retried: Sequence[ReplacedFile] = (),
+    ) -> tuple[TableManifest, Change]:
+        """Publish the rows of tasks and a manifest, whose numbers of rows are set here.
+
+        Args:
+            manifest: The published manifest.
+            new: The next one.
+            results: The results of the tasks.
+            small: Whether the driver itself does the work.
+            retried: The files of rejected messages that the tasks have read.
+        """
         change = self._change(manifest, new, results, small)
         new = replace(new, rows=manifest.rows + change.inserted - change.deleted)
         new = replace(new, deletes=change.deletes if new.key else {})
-        rejected = [file for result in results for file in result.files[REJECTED]]
         pending = PendingCommit(
             new,
-            {MAIN: change.files, REJECTED: rejected},
+            {MAIN: change.files, REJECTED: [f for each in results for f in each.files[REJECTED]]},
             change.removed,
-            changes_types(manifest.schema, schema),
+            changes_types(manifest.schema, new.schema),
+            retried,
         )
         published = self.publication.publish(pending)
         self.publication.clean()
         self.publication.maintain(self._options.keep_hours)
-        return published, self._result(manifest, published, results, change)
+        return published, change
 
-    def _source_table(self, manifest: TableManifest, results: Sequence[TaskResult]) -> str:
+    def source_table(self, manifest: TableManifest, results: Sequence[TaskResult]) -> str:
         """Return the table whose CDC events the topic has; raise PipelineError for several."""
         found = {manifest.source_table, *(name for each in results for name in each.tables)} - {""}
         if len(found) > 1:
@@ -334,7 +352,7 @@ class TableJob:
         always = changes_types(manifest.schema, new.schema)
         old = self.publication.files(manifest) if always or new.key else []
         if new.key:
-            merges = BucketMerges(self.publication.lake, manifest, new, self._token)
+            merges = BucketMerges(self.publication.lake, manifest, new, self.token)
             tasks = merges.tasks([result.staged for result in results], old, always=always)
             small = small and merges.size <= INLINE_MERGE_BYTES
             return merges.change(self._execute(merge_bucket, tasks, small))
@@ -344,9 +362,7 @@ class TableJob:
             files += self._rewrite(new, old)
         return Change(files, inserted=rows)
 
-    def _first_schema(
-        self, manifest: TableManifest, spec: DecoderSpec, parts: Sequence[SourcePart]
-    ) -> TableSchema:
+    def first_schema(self, manifest: TableManifest, parts: Sequence[SourcePart]) -> TableSchema:
         """Return the columns of the table, and for a new table those of its first messages."""
         if self._options.schema is not None:
             given = TableSchema.from_ddl(self._options.schema)
@@ -356,22 +372,23 @@ class TableJob:
             return wider.schema
         if manifest.schema != EMPTY:
             return manifest.schema
+        spec = decoder_spec(manifest.options)
         own = spec.own_schema()
         if own is not None:
             return own
         bodies = [body for some in sample_bodies(parts, SAMPLE) for body in some]
         return merged([EMPTY, *spec.infer(bodies).values()]).schema
 
-    def _decode(
+    def decode_parts(
         self,
         manifest: TableManifest,
-        spec: DecoderSpec,
         parts: Sequence[SourcePart],
         schema: TableSchema,
         small: bool,
-        base: TableSchema | None,
+        base: TableSchema | None = None,
     ) -> tuple[list[TaskResult], TableSchema]:
         """Write the rows of all parts with one schema, and return it with the results."""
+        spec = decoder_spec(manifest.options)
         key = tuple(checked_key(manifest, schema)) if parts else ()
         done: dict[int, TaskResult] = {}
         for _ in range(_ROUNDS_MAX):
@@ -386,7 +403,7 @@ class TableJob:
                     manifest.options["buckets"],
                     small,
                     manifest.sequence + 1,
-                    self._token,
+                    self.token,
                     base,
                 )
                 for number, part in enumerate(parts)
@@ -423,7 +440,7 @@ class TableJob:
                     f"{result.first_reject}; correct the schema, or run without --strict"
                 )
 
-    def _check_arrived(self, results: Sequence[TaskResult]) -> None:
+    def check_arrived(self, results: Sequence[TaskResult]) -> None:
         """Raise NotSharedError unless the driver sees the files of all tasks."""
         for result in results:
             for name, files in result.files.items():
@@ -434,7 +451,7 @@ class TableJob:
         """Write the files of the table again, with the new types of its columns."""
         schema = TableColumns(new.schema, new.prefix).schema
         tasks = [
-            RewriteTask(self.publication.lake, file.path, number, schema, new.sequence, self._token)
+            RewriteTask(self.publication.lake, file.path, number, schema, new.sequence, self.token)
             for number, file in enumerate(old)
         ]
         files: list[list[TableFile]] = self._execute(rewrite_file, tasks, len(tasks) < 2)
@@ -470,18 +487,6 @@ class TableJob:
             after.rows,
             after.rejected,
         )
-
-
-def decoder_spec(options: Mapping[str, Any]) -> DecoderSpec:
-    """Return the decoder; in a table with a key, an empty body deletes unless an option differs."""
-    keyed = {"tombstones": "true", "key": ",".join(options["upsert"])} if options["upsert"] else {}
-    given = {"format": options["decoder"], **keyed, **options["decoder_options"]}
-    return DecoderSpec.from_options(given)
-
-
-def changes_types(before: TableSchema, after: TableSchema) -> bool:
-    """Whether a column that existed has another type."""
-    return any(after.type_of(field.name) != field.type for field in before.arrow)
 
 
 def _sum(one: TableResult, other: TableResult) -> TableResult:

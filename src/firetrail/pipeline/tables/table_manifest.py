@@ -50,7 +50,7 @@ class TableFile(NamedTuple):
 
 
 class ReplacedFile(NamedTuple):
-    """A data file that a commit removes from a table with a key."""
+    """A data file that a commit removes."""
 
     path: str
     size: int
@@ -172,12 +172,15 @@ class PendingCommit(NamedTuple):
     """The files that the main table loses."""
     rewritten: bool = False
     """Whether the files of the main table replace all others, because a type has changed."""
+    retried: Sequence[ReplacedFile] = ()
+    """The files that the table of rejected messages loses."""
 
     def encode(self) -> bytes:
         """Return the content of the file."""
         added = {table: [each._asdict() for each in files] for table, files in self.added.items()}
         content: dict[str, Any] = {"manifest": self.manifest.as_json(), "added": added}
         content["removed"] = [each._asdict() for each in self.removed]
+        content["retried"] = [each._asdict() for each in self.retried]
         return json.dumps(content | {"rewritten": self.rewritten}).encode()
 
 
@@ -200,6 +203,7 @@ def decode_pending(content: bytes, place: str) -> PendingCommit:
         {table: [TableFile(**each) for each in files] for table, files in added.items()},
         [ReplacedFile(**each) for each in found.get("removed", ())],
         bool(found.get("rewritten")),
+        [ReplacedFile(**each) for each in found.get("retried", ())],
     )
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from firetrail.errors import ConfigError
 from firetrail.pipeline.decoding.arrow_types import folded_name
+from firetrail.pipeline.decoding.spec import DecoderSpec
 from firetrail.pipeline.jobs.archive.archive_job import OnPlan
 from firetrail.pipeline.options import each_once
 from firetrail.pipeline.tables.columns import PREFIX, check_prefix
@@ -76,3 +77,10 @@ class TableOptions:
             return list(each_once(names, folded_name))
         except ValueError:
             raise ConfigError("upsert", self.upsert, "must be the names of columns") from None
+
+
+def decoder_spec(options: Mapping[str, Any]) -> DecoderSpec:
+    """Return the decoder; in a table with a key, an empty body deletes unless an option differs."""
+    keyed = {"tombstones": "true", "key": ",".join(options["upsert"])} if options["upsert"] else {}
+    given = {"format": options["decoder"], **keyed, **options["decoder_options"]}
+    return DecoderSpec.from_options(given)

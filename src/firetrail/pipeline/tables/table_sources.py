@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 from urllib.parse import unquote
 
 import pyarrow as pa
@@ -111,7 +111,14 @@ class ArchiveMessages:
                     yield _inflated(batch)
 
 
-SourcePart = StoreMessages | ArchiveMessages
+class SourcePart(Protocol):
+    """Messages of one broker, which a task reads."""
+
+    @property
+    def broker(self) -> str: ...
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """Yield the messages, with decompressed bodies."""
 
 
 class SourcePlan(NamedTuple):

@@ -23,8 +23,8 @@ from firetrail.pipeline.decoding.decoded import BodyDecoder, Operation
 from firetrail.pipeline.jobs.archive.lake_reader import lake_dataset
 from firetrail.pipeline.tables.broker_names import named_sources
 from firetrail.pipeline.tables.publication import Publication
-from firetrail.pipeline.tables.table_job import decoder_spec
 from firetrail.pipeline.tables.table_manifest import MAIN, REJECTED, TableManifest
+from firetrail.pipeline.tables.table_options import decoder_spec
 from firetrail.pipeline.tables.table_sources import TableSource, check_exists, is_archive
 from firetrail.store.inspect.view import StoreView
 
