@@ -28,7 +28,7 @@
     │   ├── JavaTooOldError             Java is too old for Spark
     │   ├── NotSharedError              a worker does not see the driver's files
     │   ├── CheckpointError             a stream would lose rows: wrong checkpoint or writeId
-    │   └── LakeError                   an archive cannot be written or read as requested
+    │   └── LakeError                   an archive or table cannot be written or read as requested
     │       └── LakeConflictError       another job has changed the lake meanwhile
     ├── ReplicationError                a replica cannot follow its master
     │   ├── DivergedError               the logs of two brokers are not the same

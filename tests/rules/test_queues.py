@@ -84,6 +84,7 @@ async def test_the_route_of_a_topic(permission: int, tmp_path: Path) -> None:
         queues = TopicRouteData.decode(answer.content).queue_datas
         assert EmbeddedBroker(broker).route("T").queue_datas == queues
         assert queues[0].perm == permission
+        assert (await ways.talk.send("T", e=0)).code == 0, "a producer with an older route"
 
 
 @pytest.mark.parametrize("perm", [0, 2, 4, 6])

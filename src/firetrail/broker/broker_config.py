@@ -78,7 +78,11 @@ class BrokerConfig(AccessSettings, BrokerLimitSettings, AuditSettings, LogSettin
         30_000, "registerNameServerPeriod", MS, "Pause between registrations."
     )
     permission: int = IDENTITY.live(
-        6, "brokerPermission", Whole(0, 7), "Sum of 4 (clients may read) and 2 (they may write)."
+        6,
+        "brokerPermission",
+        Whole(0, 7),
+        "Sum of 4 (clients may read) and 2 (they may write), as routes tell them. A client with an "
+        "older route can still send.",
     )
     region: str = IDENTITY(
         "DefaultRegion",

@@ -119,7 +119,10 @@ class PopQueues:
         return [(name, (number + turn) % count) for number in range(count)]
 
     def at(self, group: str, queue: QueueKey) -> int:
-        """Return the offset of the group; a new one is at the first message."""
+        """Return the offset of the group; a new one is at the first message.
+
+        A peek may show older messages than the first pop returns, as in RocketMQ.
+        """
         offset = self._offsets.get(group, *queue)
         return self._store.queues.min_offset(*queue) if offset is None else offset
 
