@@ -12,9 +12,10 @@ import pytest
 from tests.pipeline.decoding.registries import running
 
 from firetrail.errors import ConfigError
-from firetrail.pipeline.decoding import Decoded, DecoderSpec, TableSchema
+from firetrail.pipeline.decoding import Decoded, DecoderSpec, Operation, TableSchema
 from firetrail.pipeline.decoding.protobuf import message_indexes
 from firetrail.pipeline.decoding.text_values import BodyError
+from firetrail.pipeline.tables.table_options import decoder_spec
 
 protoc: Any = pytest.importorskip("grpc_tools.protoc")
 descriptor_pb2: Any = pytest.importorskip("google.protobuf.descriptor_pb2")
@@ -136,9 +137,22 @@ def test_a_file_that_is_no_descriptor_set(tmp_path: Path) -> None:
 
 
 def test_bodies_that_are_no_message(compiled: Path) -> None:
-    decoded = decode(spec_of(compiled), b"", b"\x08", b"\x08\x01", b'{"id": 1}')
-    assert [reject.message for reject in decoded.rejects] == [0, 1, 3]
-    assert "not a shop.Order: " in decoded.rejects[1].reason
+    decoded = decode(spec_of(compiled), b"\x08", b"\x08\x01", b'{"id": 1}')
+    assert [reject.message for reject in decoded.rejects] == [0, 2]
+    assert "not a shop.Order: " in decoded.rejects[0].reason
+    decoded = decode(spec_of(compiled, header="confluent"), b"")
+    assert decoded.rejects[0].reason == "the body is empty"
+
+
+def test_an_empty_body_has_the_defaults_of_all_fields(compiled: Path) -> None:
+    other = {"message": "shop.Other"}
+    part = decode(spec_of(compiled, **other), b"").parts[0]
+    assert part.rows.to_pylist() == [{"n": 0}]
+    kept = {"decoder": "protobuf", "upsert": ["n"]}
+    for own, effect in (({}, Operation.UPSERT), ({"tombstones": "true"}, Operation.DELETE)):
+        options = {"schemaFile": str(compiled), **other, **own}
+        part = decode(decoder_spec({**kept, "decoder_options": options}), b"").parts[0]
+        assert part.operations.to_pylist() == [effect]
 
 
 def test_schemas_come_from_a_registry(compiled: Path) -> None:

@@ -5,6 +5,7 @@ import shutil
 import zlib
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -27,6 +28,7 @@ from firetrail.errors import (
 )
 from firetrail.format.layout import COMPRESSED
 from firetrail.pipeline.jobs.archive.archive_job import archive
+from firetrail.pipeline.lakes.hashed_file import HashedFile
 from firetrail.pipeline.lakes.local_folder import LocalFolder
 from firetrail.pipeline.lakes.location import open_folder
 from firetrail.pipeline.tables import table_job
@@ -268,6 +270,19 @@ class TestRefusals:
             table(root, to)
         assert files_of(to) == ["notes.txt"]
 
+    def test_an_error_of_a_library(
+        self, root: Path, to: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        put(root, {"id": 0})
+
+        def invalid(*_: object) -> None:
+            raise pa.ArrowInvalid("odd")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Publication, "settle", invalid)
+            with pytest.raises(LakeError, match=rf"{to}: .* a library \(ArrowInvalid: odd\); run"):
+                table(root, to)
+
     def test_a_url_as_the_table(self) -> None:
         with pytest.raises(LakeError, match=r"^s3://bucket/x: a table needs a local or mounted"):
             Publication("s3://user:secret@bucket/x")
@@ -406,6 +421,25 @@ class TestRefusals:
             assert ids(to) == [0]
         table(root, to)
         assert ids(to) == [0, 1]
+
+    @pytest.mark.parametrize("write", range(4))
+    def test_a_disk_that_is_full_while_a_file_is_written(
+        self, root: Path, to: Path, monkeypatch: pytest.MonkeyPatch, write: int
+    ) -> None:
+        put(root, {"id": 0})
+        left = iter(range(write))
+        real = HashedFile.write
+
+        def full(file: HashedFile, data: Any) -> int:
+            if next(left, None) is None and not file._abandoned:
+                raise DiskFullError("the disk is full")
+            return real(file, data)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(HashedFile, "write", full)
+            with pytest.raises(DiskFullError):
+                table(root, to, upsert="id")
+        assert table(root, to, upsert="id").total_rows == 1
 
     def test_a_commit_that_fails(
         self, root: Path, to: Path, monkeypatch: pytest.MonkeyPatch

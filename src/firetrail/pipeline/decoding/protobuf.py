@@ -57,6 +57,7 @@ class ProtobufFormat(TypedFormat):
         self._library = _ProtobufLibrary()
         self._message = message
         self._header = header
+        self.empty_is_row = header is BodyHeader.NONE
         self._registry = registry
         self._known: dict[tuple[int | None, tuple[int, ...]], tuple[Any, Readers]] = {}
         if descriptors:

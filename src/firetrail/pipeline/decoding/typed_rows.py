@@ -29,6 +29,9 @@ _NO_TABLE = TableName("", "")
 class TypedFormat(ABC):
     """A format of bodies."""
 
+    empty_is_row = False
+    """Whether an empty body is a row, unless it deletes."""
+
     @abstractmethod
     def row(self, body: bytes) -> tuple[ChangeRow, Readers]:
         """Return the row of a body, and its declared columns; raise BodyError if it has none."""
@@ -66,8 +69,8 @@ class RowDecoder(BodyDecoder):
         rejects: list[Reject] = []
         for at, body in enumerate(body_list(bodies)):
             try:
-                if body:
-                    row, readers = self._format.row(body)
+                if body or (self._format.empty_is_row and not self._tombstones):
+                    row, readers = self._format.row(body or b"")
                     change = Operation.UPSERT, row, None
                     changes.add(at, ChangeEvent(_NO_TABLE, (change,), readers))
                 elif self._tombstones:

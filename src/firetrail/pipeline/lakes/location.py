@@ -1,8 +1,14 @@
 """The choice of the folder for a lake, by its path or URL."""
 
+import re
+
+from firetrail.errors import ConfigError
 from firetrail.pipeline.lakes.folder import LakeFolder
 from firetrail.pipeline.lakes.local_folder import LocalFolder
 from firetrail.pipeline.lakes.s3_folder import S3Folder
+
+_REFUSED_BY_DELTA = re.compile(r"[\x00-\x1f\x7f\\\[\]^|\ud800-\udfff]|%[0-9A-Fa-f]{2}")
+"""What delta-rs, which takes paths for URLs, does not find again or panics at, also if encoded."""
 
 
 def open_folder(place: str) -> LakeFolder:
@@ -21,3 +27,12 @@ def open_folder(place: str) -> LakeFolder:
     if "://" in place:
         return LakeFolder(place)
     return LocalFolder(place)
+
+
+def check_delta_opens(folder: LakeFolder) -> None:
+    """Raise ConfigError if delta-rs cannot open a table in a local folder."""
+    found = _REFUSED_BY_DELTA.search(folder.place) if folder.is_local else None
+    if found is not None:
+        raise ConfigError(
+            "to", folder.place, f"the Delta library opens no path with {found[0]!r}; choose another"
+        )

@@ -6,11 +6,12 @@ its commit info. Commits that only rearrange or remove old files (OPTIMIZE, VACU
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 
@@ -23,7 +24,38 @@ from firetrail.system import SYSTEM
 
 _TABLE, _SEQUENCE = "firetrail.table", "firetrail.sequence"
 _LOG = "_delta_log"
+_LIBRARIES = {"pyarrow", "deltalake", "_internal"}
+"""The modules of errors of Arrow and delta-rs."""
+LakeArgument = TypeVar("LakeArgument")
+LakeResult = TypeVar("LakeResult")
 _MAINTENANCE = {"OPTIMIZE", "VACUUM START", "VACUUM END"}
+
+
+def naming_table(
+    function: Callable[[LakeArgument], LakeResult], name: str
+) -> Callable[[LakeArgument], LakeResult]:
+    """Return a function that raises LakeError, which names a table, for errors of the libraries.
+
+    Args:
+        function: The function, which tasks can be given.
+        name: The name for messages.
+    """
+    return partial(_call, function, name)
+
+
+def _call(
+    function: Callable[[LakeArgument], LakeResult], name: str, argument: LakeArgument
+) -> LakeResult:
+    try:
+        return function(argument)
+    except Exception as error:
+        kind = type(error)
+        if kind.__module__.partition(".")[0] not in _LIBRARIES:
+            raise
+        raise LakeError(
+            f"{name}: the run ended with an error of a library ({kind.__name__}: {error}); run "
+            "the job again, and report this if it ends so again"
+        ) from error
 
 
 class DeltaWriter:

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from firetrail.errors import LakeError
 from firetrail.pipeline.jobs.archive.manifest import FOLDER, MANIFEST, PENDING
-from firetrail.pipeline.lakes.location import open_folder
+from firetrail.pipeline.lakes.location import check_delta_opens, open_folder
 from firetrail.pipeline.tables.bucket_rows import STAGED
 from firetrail.pipeline.tables.columns import REJECTED_SCHEMA, TableColumns
 from firetrail.pipeline.tables.delta import DeltaWriter
@@ -26,6 +26,7 @@ from firetrail.pipeline.tables.table_manifest import (
     decode_pending,
     encode_manifest,
 )
+from firetrail.pipeline.tables.table_place import REJECTED_SUFFIX, check_new_place
 
 KEPT_HOURS = 7 * 24
 """The time for which replaced files are kept for readers of older versions of a table."""
@@ -34,7 +35,6 @@ KEYED_KEPT_HOURS = 1
 MAINTAINED_EVERY = 100
 """Commits after which small files are merged and replaced ones are removed."""
 KEYED_MAINTAINED_EVERY = 10
-REJECTED_SUFFIX = "__rejected"
 
 
 class Publication:
@@ -59,9 +59,16 @@ class Publication:
         self._manifest: TableManifest | None = None
 
     def check_folder(self) -> None:
-        """Raise LakeError if the folder has neither a table of this job nor nothing."""
+        """Check that the folder has a table of this job, or can have a new one.
+
+        Raises:
+            LakeError: It has other files.
+            ConfigError: No table can be there.
+        """
+        check_delta_opens(self.lake)
         if self.manifest() is not None:
             return
+        check_new_place(self.lake.place)
         for lake in self.lakes.values():
             if lake.top_names() - {FOLDER}:
                 raise LakeError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from datetime import date, datetime
 from typing import Any
 
@@ -84,7 +85,9 @@ class TableWriter:
         """Remove the file of a task that failed."""
         if self._file is not None:
             self._file.abandon()
-            self._writer.close()
+            if self._writer is not None:
+                with suppress(pa.ArrowException, OSError, RuntimeError):  # its last write failed
+                    self._writer.close()
             self._file.close()
 
 

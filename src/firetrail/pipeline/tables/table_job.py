@@ -20,6 +20,7 @@ from firetrail.pipeline.jobs.archive.archive_job import OnPlan
 from firetrail.pipeline.tables.broker_names import check_different_logs, named_sources, stages_of
 from firetrail.pipeline.tables.bucket_change import BucketMerges, Change, changes_types, checked_key
 from firetrail.pipeline.tables.columns import TableColumns
+from firetrail.pipeline.tables.delta import naming_table
 from firetrail.pipeline.tables.merge import merge_bucket
 from firetrail.pipeline.tables.progress import BrokerProgress, lost_between
 from firetrail.pipeline.tables.publication import Publication
@@ -142,7 +143,7 @@ def table(
         PipelineError: A message does not fit, and ``strict`` is set.
         StoreDamagedError: A source has a damaged message.
         NotAStoreError: A source is neither a store nor an archive.
-        ConfigError: An option has a wrong value, or is not that of the table.
+        ConfigError: An option or the folder is wrong, or the option is not that of the table.
         MissingExtraError: The extra ``delta`` is not installed.
     """
     given = [source] if isinstance(source, str | Path) else list(source)
@@ -160,7 +161,7 @@ def table(
         split_bytes,
         on_plan,
     )
-    return TableJob(spark, given, topic, to, options).run()
+    return naming_table(TableJob.run, f"table {to}")(TableJob(spark, given, topic, to, options))
 
 
 class DecodedStage(NamedTuple):
@@ -430,7 +431,7 @@ class TableJob:
         spark = self._spark if isinstance(self._spark, SparkSession) else self._spark()
         progress = self._options.on_plan(len(tasks))
         name = f"table {self.publication.lake.place}"
-        return run_tasks(spark, function, tasks, name=name, progress=progress)
+        return run_tasks(spark, naming_table(function, name), tasks, name=name, progress=progress)
 
     def _check_strict(self, results: Iterable[TaskResult]) -> None:
         for result in results:

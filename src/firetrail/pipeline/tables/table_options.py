@@ -81,6 +81,8 @@ class TableOptions:
 
 def decoder_spec(options: Mapping[str, Any]) -> DecoderSpec:
     """Return the decoder; in a table with a key, an empty body deletes unless an option differs."""
-    keyed = {"tombstones": "true", "key": ",".join(options["upsert"])} if options["upsert"] else {}
-    given = {"format": options["decoder"], **keyed, **options["decoder_options"]}
-    return DecoderSpec.from_options(given)
+    # without a header, it is a valid message of Protobuf, whose fields have their defaults
+    own, key = options["decoder_options"], ",".join(options["upsert"])
+    is_row = options["decoder"] == "protobuf" and own.get("header", "none") == "none"
+    keyed = {"tombstones": str(not is_row).lower(), "key": key} if key else {}
+    return DecoderSpec.from_options({"format": options["decoder"], **keyed, **own})

@@ -31,6 +31,7 @@ from firetrail.pipeline.jobs.archive.manifest import (
     decode_manifest,
 )
 from firetrail.pipeline.jobs.archive.parquet_files import file_schema
+from firetrail.pipeline.lakes.location import check_delta_opens
 from firetrail.system import SYSTEM
 
 DAY = pa.field("day", pa.date32())
@@ -159,6 +160,7 @@ class DeltaFiles(_PublishedTable):
 
     def __init__(self, lake: Lake) -> None:
         super().__init__(lake)
+        check_delta_opens(lake.folder)
         self._deltalake: Any = library("deltalake", self.kind)
 
     def _table(self, layout: LakeLayout) -> Any:
