@@ -103,7 +103,7 @@ class BucketMerges:
         ]
 
     def change(self, results: Sequence[MergeResult]) -> Change:
-        """Return the change that merged buckets are."""
+        """Return the change of the table after these merges."""
         deletes = {**self._manifest.deletes, **{each.bucket: each.deletes for each in results}}
         return Change(
             [file for each in results for file in each.files],

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from firetrail.pipeline.decoding.table_schema import EMPTY
 from firetrail.pipeline.tables.bucket_change import changes_types
 from firetrail.pipeline.tables.progress import lost_between
-from firetrail.pipeline.tables.table_job import DecodedStage, SparkGiver, TableJob
+from firetrail.pipeline.tables.table_job import DecodedStage, SparkProvider, TableJob
 from firetrail.pipeline.tables.table_manifest import (
     MAIN,
     REJECTED,
@@ -65,7 +65,7 @@ class TableExplanation(NamedTuple):
 
 
 def explain_table(
-    spark: SparkGiver,
+    spark: SparkProvider,
     source: str | Path | Sequence[str | Path],
     topic: str,
     to: str | Path,

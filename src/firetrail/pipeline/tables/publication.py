@@ -82,7 +82,7 @@ class Publication:
         return None if content is None else decode_manifest(content, self.lake.show(MANIFEST))
 
     def settle(self) -> TableManifest | None:
-        """Complete a run that was killed, remove what is left of others, return the manifest.
+        """Complete a run that was killed, remove the leftovers of others, return the manifest.
 
         Raises:
             LakeError: Somebody else changed one of the tables.

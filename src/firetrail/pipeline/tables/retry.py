@@ -21,7 +21,7 @@ from firetrail.pipeline.lakes.folder import LakeFolder
 from firetrail.pipeline.tables.columns import BROKER, REASON, REJECTED_SCHEMA, rejected_messages
 from firetrail.pipeline.tables.rewrite import cast_rows
 from firetrail.pipeline.tables.rows import COMPRESSED_REASON, DELETE_REASON, FINAL_REASON
-from firetrail.pipeline.tables.table_job import INLINE_BYTES, SparkGiver, TableJob
+from firetrail.pipeline.tables.table_job import INLINE_BYTES, SparkProvider, TableJob
 from firetrail.pipeline.tables.table_manifest import LOCK, REJECTED, TableManifest
 from firetrail.pipeline.tables.table_options import TableOptions
 
@@ -75,7 +75,7 @@ class RejectedMessages:
 
 
 def retry_table(
-    spark: SparkGiver,
+    spark: SparkProvider,
     to: str | Path,
     *,
     schema: str | None = None,
@@ -122,8 +122,8 @@ def _retry(job: TableJob, manifest: TableManifest) -> TableRetry:
         for file in files
         for broker in manifest.brokers
     ]
-    small = sum(file.size for file in files) <= INLINE_BYTES
-    results, schema = job.decode_parts(manifest, parts, job.first_schema(manifest, parts), small)
+    inline = sum(file.size for file in files) <= INLINE_BYTES
+    results, schema = job.decode_parts(manifest, parts, job.first_schema(manifest, parts), inline)
     job.check_arrived(results)
     rejected = sum(result.rows(REJECTED) for result in results)
     inserted = updated = deleted = 0
@@ -137,7 +137,7 @@ def _retry(job: TableJob, manifest: TableManifest) -> TableRetry:
             skipped=manifest.skipped + sum(result.skipped for result in results),
             rejected=rejected,
         )
-        published, change = job.commit(manifest, new, results, small, files)
+        published, change = job.commit(manifest, new, results, inline, files)
         inserted, updated, deleted = change.inserted, change.updated, change.deleted
     else:
         job.publication.remove_unfinished()

@@ -105,7 +105,7 @@ def _statistics(written: Any, schema: pa.Schema) -> str:
         low, high = min(each.min for each in found), max(each.max for each in found)
         if isinstance(low, str) and max(len(low), len(high)) > _TEXT_MAX:
             continue
-        lowest[field.name], highest[field.name] = _shown(low), _shown(high)
+        lowest[field.name], highest[field.name] = _json_statistic(low), _json_statistic(high)
     stats = {"numRecords": written.num_rows, "minValues": lowest, "maxValues": highest}
     return json.dumps(stats)
 
@@ -119,7 +119,7 @@ def _has_order(kind: pa.DataType) -> bool:
     )
 
 
-def _shown(value: Any) -> Any:
+def _json_statistic(value: Any) -> Any:
     if isinstance(value, datetime):
         return value.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
     return value.isoformat() if isinstance(value, date) else value

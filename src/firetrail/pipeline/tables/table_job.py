@@ -54,7 +54,7 @@ SAMPLE = 2000
 """Messages from which the columns of a new table are inferred."""
 _ROUNDS_MAX = 20
 """Each round of decoding adds columns; more rounds than this mean that a decoder is wrong."""
-SparkGiver = SparkSession | Callable[[], SparkSession]
+SparkProvider = SparkSession | Callable[[], SparkSession]
 
 
 class TableResult(NamedTuple):
@@ -79,7 +79,7 @@ class TableResult(NamedTuple):
 
 
 def table(
-    spark: SparkGiver,
+    spark: SparkProvider,
     source: str | Path | Sequence[str | Path],
     topic: str,
     to: str | Path,
@@ -173,7 +173,7 @@ class DecodedStage(NamedTuple):
     brokers: Mapping[str, BrokerProgress]
     """What the table then has of these brokers."""
     source_table: str
-    small: bool
+    inline: bool
     """Whether the driver itself did the work."""
     base: TableSchema | None
     """In a dry run, the schema relative to which versions were counted."""
@@ -184,7 +184,7 @@ class TableJob:
 
     def __init__(
         self,
-        spark: SparkGiver,
+        spark: SparkProvider,
         sources: Sequence[str | Path],
         topic: str,
         to: str | Path,
@@ -207,7 +207,7 @@ class TableJob:
             manifest = self.first_manifest(self.publication.settle())
             total: TableResult | None = None
             for stage in self.stages(manifest):
-                manifest, done = self._append(manifest, stage)
+                manifest, done = self._run_stage(manifest, stage)
                 total = done if total is None else _sum(total, done)
             assert total is not None
             return total
@@ -265,8 +265,8 @@ class TableJob:
             base = schema if base is None else base
         elif manifest.sequence == 0:
             self.publication.begin(manifest)
-        small = sum(plan.size for plan in plans) <= INLINE_BYTES
-        results, schema = self.decode_parts(manifest, parts, schema, small, base)
+        inline = sum(plan.size for plan in plans) <= INLINE_BYTES
+        results, schema = self.decode_parts(manifest, parts, schema, inline, base)
         gap = self._options.allow_gap
         brokers = {
             name: progress_after(self._topic, manifest.progress(name), plan, results, allow_gap=gap)
@@ -275,13 +275,13 @@ class TableJob:
         }
         check_different_logs(plans, self._topic, manifest.brokers, brokers)
         table = self.source_table(manifest, results)
-        return DecodedStage(plans, results, schema, brokers, table, small, base)
+        return DecodedStage(plans, results, schema, brokers, table, inline, base)
 
-    def _append(
+    def _run_stage(
         self, manifest: TableManifest, sources: Iterable[TableSource]
     ) -> tuple[TableManifest, TableResult]:
         """Append what is new in sources of different brokers."""
-        _, results, schema, brokers, source_table, small, _ = self.decode(manifest, sources)
+        _, results, schema, brokers, source_table, inline, _ = self.decode(manifest, sources)
         self.check_arrived(results)
         known = {name: manifest.progress(name) for name in brokers}
         if schema == manifest.schema and brokers == known:
@@ -295,7 +295,7 @@ class TableJob:
             skipped=manifest.skipped + sum(result.skipped for result in results),
             rejected=manifest.rejected + sum(result.rows(REJECTED) for result in results),
         )
-        published, change = self.commit(manifest, new, results, small)
+        published, change = self.commit(manifest, new, results, inline)
         return published, self._result(manifest, published, results, change)
 
     def commit(
@@ -303,7 +303,7 @@ class TableJob:
         manifest: TableManifest,
         new: TableManifest,
         results: Sequence[TaskResult],
-        small: bool,
+        inline: bool,
         retried: Sequence[ReplacedFile] = (),
     ) -> tuple[TableManifest, Change]:
         """Publish the rows of tasks and a manifest, whose numbers of rows are set here.
@@ -312,10 +312,10 @@ class TableJob:
             manifest: The published manifest.
             new: The next one.
             results: The results of the tasks.
-            small: Whether the driver itself does the work.
+            inline: Whether the driver itself does the work.
             retried: The files of rejected messages that the tasks have read.
         """
-        change = self._change(manifest, new, results, small)
+        change = self._change(manifest, new, results, inline)
         new = replace(new, rows=manifest.rows + change.inserted - change.deleted)
         new = replace(new, deletes=change.deletes if new.key else {})
         pending = PendingCommit(
@@ -347,7 +347,7 @@ class TableJob:
         manifest: TableManifest,
         new: TableManifest,
         results: Sequence[TaskResult],
-        small: bool,
+        inline: bool,
     ) -> Change:
         """Return the files of the main table that are new, or that others replace."""
         always = changes_types(manifest.schema, new.schema)
@@ -355,8 +355,8 @@ class TableJob:
         if new.key:
             merges = BucketMerges(self.publication.lake, manifest, new, self.token)
             tasks = merges.tasks([result.staged for result in results], old, always=always)
-            small = small and merges.size <= INLINE_MERGE_BYTES
-            return merges.change(self._execute(merge_bucket, tasks, small))
+            inline = inline and merges.size <= INLINE_MERGE_BYTES
+            return merges.change(self._execute(merge_bucket, tasks, inline))
         files = [file for result in results for file in result.files[MAIN]]
         rows = sum(file.rows for file in files)
         if always:
@@ -385,7 +385,7 @@ class TableJob:
         manifest: TableManifest,
         parts: Sequence[SourcePart],
         schema: TableSchema,
-        small: bool,
+        inline: bool,
         base: TableSchema | None = None,
     ) -> tuple[list[TaskResult], TableSchema]:
         """Write the rows of all parts with one schema, and return it with the results."""
@@ -402,7 +402,7 @@ class TableJob:
                     self.publication.lakes,
                     key,
                     manifest.options["buckets"],
-                    small,
+                    inline,
                     manifest.sequence + 1,
                     self.token,
                     base,
@@ -410,7 +410,7 @@ class TableJob:
                 for number, part in enumerate(parts)
                 if number not in done
             ]
-            results: list[TaskResult] = self._execute(write_rows, tasks, small)
+            results: list[TaskResult] = self._execute(write_rows, tasks, inline)
             done |= {result.number: result for result in results if result.wider is None}
             self._check_strict(done.values())
             wider = [result.wider for result in results if result.wider is not None]
@@ -425,8 +425,8 @@ class TableJob:
             "--schema"
         )
 
-    def _execute(self, function: Callable[[Any], Any], tasks: Sequence[Any], small: bool) -> Any:
-        if small or not tasks:
+    def _execute(self, function: Callable[[Any], Any], tasks: Sequence[Any], inline: bool) -> Any:
+        if inline or not tasks:
             return [function(task) for task in tasks]
         spark = self._spark if isinstance(self._spark, SparkSession) else self._spark()
         progress = self._options.on_plan(len(tasks))

@@ -65,7 +65,9 @@ class TableOptions:
         kept = {**base, **{name: value for name, value in asked.items() if value is not None}}
         if kept["upsert"] and not kept["message_columns"]:
             raise ConfigError(
-                "message_columns", False, "an upsert needs them: they say which version is newest"
+                "message_columns",
+                False,
+                "an upsert needs them: they have the position of each version",
             )
         return kept
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from firetrail.pipeline.tables.table_job import SparkGiver, TableResult, table
+from firetrail.pipeline.tables.table_job import SparkProvider, TableResult, table
 from firetrail.system import SYSTEM
 
 EVERY_S = 1.0
@@ -16,7 +16,7 @@ KEYED_EVERY_S = 60.0
 
 
 def follow_table(
-    spark: SparkGiver,
+    spark: SparkProvider,
     source: str | Path | Sequence[str | Path],
     topic: str,
     to: str | Path,
