@@ -28,6 +28,10 @@ def test_fields_become_columns() -> None:
 
 
 def test_columns_without_types_are_text() -> None:
+    mixed = {"format": "csv", "columns": "id bigint, name, p decimal(10,2), `a b`"}
+    own = DecoderSpec.from_options(mixed).own_schema()
+    assert own is not None
+    assert own.ddl == "id bigint, name string, p decimal(10,2), `a b` string"
     spec = DecoderSpec.from_options({"format": "csv", "columns": "a, b"})
     schema = spec.own_schema()
     assert schema is not None and schema.ddl == "a string, b string"

@@ -49,3 +49,15 @@ def test_a_table_within_a_store_or_another_table(root: Path, to: Path) -> None:
     with pytest.raises(ConfigError, match="names that end in __rejected are those of"):
         table(root, to.with_name("other__rejected"))
     assert table(root, to).total_rows == 1
+
+
+def test_a_file_with_a_schema_is_found_from_any_folder(
+    root: Path, to: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(root, {"id": 0})
+    (tmp_path / "columns.ddl").write_text("id int")
+    monkeypatch.chdir(tmp_path)
+    table(root, to, decoder_options={"schemaFile": "columns.ddl"})
+    put(root, {"id": 1})
+    monkeypatch.chdir("/")
+    assert table(root, to).total_rows == 2

@@ -85,9 +85,9 @@ def _content(path: str) -> bytes:
 
 def _columns(text: str) -> TableSchema:
     """Return the columns of CSV; those without a type are text."""
-    if re.fullmatch(r"\w+(\s*,\s*\w+)*", text.strip()):
-        text = ",".join(f"{name} string" for name in text.split(","))
-    return _parsed_as("columns", TableSchema.from_ddl, text)
+    parts = re.split(r",(?![^(<]*[)>])", text)  # not at the comma of decimal(10,2)
+    typed = (f"{each} string" if _NAME.fullmatch(each.strip()) else each for each in parts)
+    return _parsed_as("columns", TableSchema.from_ddl, ",".join(typed))
 
 
 def _parsed_as(option: str, parse: Callable[[str], TableSchema], text: str) -> TableSchema:
@@ -112,6 +112,7 @@ def _described(content: bytes) -> TableSchema:
     return _parsed_as("schemaFile", parse, text)
 
 
+_NAME = re.compile(r"\w+|`[^`]+`")
 OPTIONS = OptionTable(
     (
         Option("format", "format", OneOf(BodyFormat)),

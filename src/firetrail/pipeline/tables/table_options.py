@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from firetrail.errors import ConfigError
@@ -43,7 +44,7 @@ class TableOptions:
         """
         asked = {
             "decoder": self.decoder,
-            "decoder_options": None if self.decoder_options is None else dict(self.decoder_options),
+            "decoder_options": self._kept_options(),
             "prefix": None if self.prefix is None else check_prefix(self.prefix),
             "message_columns": self.message_columns,
             "upsert": self._key(),
@@ -71,6 +72,15 @@ class TableOptions:
             )
         return kept
 
+    def _kept_options(self) -> dict[str, str] | None:
+        """Return the options of the decoder, with a path that later runs find from any folder."""
+        if self.decoder_options is None:
+            return None
+        return {
+            name: str(Path(text).absolute()) if name.lower() == "schemafile" else text
+            for name, text in self.decoder_options.items()
+        }
+
     def _key(self) -> list[str] | None:
         if self.upsert is None:
             return None
@@ -85,6 +95,7 @@ def decoder_spec(options: Mapping[str, Any]) -> DecoderSpec:
     """Return the decoder; in a table with a key, an empty body deletes unless an option differs."""
     # without a header, it is a valid message of Protobuf, whose fields have their defaults
     own, key = options["decoder_options"], ",".join(options["upsert"])
-    is_row = options["decoder"] == "protobuf" and own.get("header", "none") == "none"
+    header = {name.lower(): text for name, text in own.items()}.get("header", "none")
+    is_row = options["decoder"] == "protobuf" and header.lower() == "none"
     keyed = {"tombstones": str(not is_row).lower(), "key": key} if key else {}
     return DecoderSpec.from_options({"format": options["decoder"], **keyed, **own})
