@@ -9,11 +9,11 @@ from tests.broker.pops import Popped, popped, request_fields
 from tests.client.clusters import until
 
 from firetrail.access.implied_permissions import NOT_YOURS
-from firetrail.broker.state.topic_table import HALF_TOPIC
 from firetrail.format.batch import BatchItem, encode_batch
 from firetrail.format.files.timer import TIMER_TOPIC
 from firetrail.format.properties import encode_properties
 from firetrail.format.recall_handle import decode_handle
+from firetrail.format.system_topics import HALF_TOPIC
 from firetrail.format.values.ids import decode_message_id
 from firetrail.proxy.schema.messages import QueryRouteRequest, Resource
 from firetrail.remoting.connections.connection import Connection

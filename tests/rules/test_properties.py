@@ -14,7 +14,6 @@ from tests.client.clusters import running_cluster
 from tests.proxy.services import message, serving
 
 from firetrail import Batch, Store
-from firetrail.broker.state.topic_table import HALF_TOPIC
 from firetrail.client import Message, Producer
 from firetrail.client.messages.send_requests import encoded
 from firetrail.errors import IllegalMessageError
@@ -23,6 +22,7 @@ from firetrail.format.files.timer import TIMER_TOPIC
 from firetrail.format.kernels.properties import join_properties, parse_properties
 from firetrail.format.names import SCHEDULE_TOPIC
 from firetrail.format.properties import MSG_REGION, TIMER_TIMES, decode_properties, get_property
+from firetrail.format.system_topics import HALF_TOPIC
 from firetrail.format.values.ids import decode_message_id
 from firetrail.proxy.conversion.message_properties import RESERVED
 from firetrail.remoting.connections.connection import Connection

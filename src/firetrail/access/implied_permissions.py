@@ -15,29 +15,21 @@ from firetrail.errors import RequestError
 from firetrail.format.names import (
     DLQ_PREFIX,
     RETRY_PREFIX,
-    SCHEDULE_TOPIC,
-    TRACE_TOPIC,
-    is_system,
     popped_topic,
 )
 from firetrail.format.properties import REAL_TOPIC
 from firetrail.format.record import Record
+from firetrail.format.system_topics import is_internal
 from firetrail.remoting.wire.codes import ResponseCode
 from firetrail.remoting.wire.command import RemotingCommand
 
 NOT_YOURS = "there is no message at this place that the sender has a permission for"
 """The refusal of a message that a request names by its id or offset. It reveals neither the topic
 nor whether the message exists."""
-_INTERNAL = frozenset({SCHEDULE_TOPIC, "OFFSET_MOVED_EVENT", "TRANS_CHECK_MAX_TIME_TOPIC"})
 
 TOPIC, GROUP, CLUSTER = ResourceType.TOPIC, ResourceType.GROUP, ResourceType.CLUSTER
 PUB, SUB, CREATE, UPDATE = Action.PUB, Action.SUB, Action.CREATE, Action.UPDATE
 DELETE, GET, LIST = Action.DELETE, Action.GET, Action.LIST
-
-
-def is_internal(topic: str) -> bool:
-    """Return whether a topic holds the broker's own records."""
-    return topic in _INTERNAL or (is_system(topic) and topic != TRACE_TOPIC)
 
 
 def topic_need(topic: str, *actions: Action) -> Requirement:

@@ -3,7 +3,6 @@
 import logging
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 
-from firetrail.broker.state.topic_table import HALF_TOPIC
 from firetrail.errors import FormatError
 from firetrail.format.files.timer import TIMER_TOPIC
 from firetrail.format.kernels.draft import Message
@@ -11,6 +10,7 @@ from firetrail.format.layout import TRANSACTION_COMMIT
 from firetrail.format.names import RETRY_PREFIX, SCHEDULE_TOPIC
 from firetrail.format.properties import ORIGIN_MESSAGE_ID, REAL_QID, REAL_TOPIC, RETRY_TOPIC
 from firetrail.format.record import Record, decode_message
+from firetrail.format.system_topics import HALF_TOPIC
 from firetrail.format.values.integers import INT32_MAX, number_in
 from firetrail.remoting.wire.codes import ResponseCode
 from firetrail.remoting.wire.command import RemotingCommand

@@ -74,7 +74,7 @@ AUTO_CREATE_TOPIC = "TBW102"
 SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
 """Delayed messages wait here, in queue ``level - 1``."""
 SYSTEM_PREFIX = "rmq_sys_"
-"""Prefix of the internal topics of RocketMQ 5.x; older ones are in capitals (``is_system``)."""
+"""Prefix of the internal topics of RocketMQ 5.x; some older ones have it in capitals."""
 TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
 """The topic that clients send message traces to; only its name is that of an internal topic."""
 SYSTEM_GROUP_PREFIX = "CID_RMQ_SYS_"
@@ -204,11 +204,6 @@ def check_topic(name: str) -> None:
         raise IllegalMessageError(
             "topic", f"{shortened(name)} has {len(name)} bytes, the limit is {limit}"
         )
-
-
-def is_system(topic: str) -> bool:
-    """Return whether a topic is named like RocketMQ's internal ones, in small letters or not."""
-    return topic[: len(SYSTEM_PREFIX)].lower() == SYSTEM_PREFIX
 
 
 def is_group(name: str) -> bool:

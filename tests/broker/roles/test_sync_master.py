@@ -18,10 +18,10 @@ from tests.replication.followers import following
 from firetrail import FlushMode, Message
 from firetrail.broker.broker import Broker
 from firetrail.broker.broker_config import BrokerConfig
-from firetrail.broker.state.topic_table import HALF_TOPIC
 from firetrail.client import Outcome, Producer, SendStatus
 from firetrail.client.messages.send_requests import SEND_S
 from firetrail.format.batch import BatchItem, encode_batch
+from firetrail.format.system_topics import HALF_TOPIC
 from firetrail.format.values.ids import decode_message_id
 from firetrail.remoting.connections.remoting_client import RemotingClient
 from firetrail.remoting.wire.codes import RequestCode, ResponseCode

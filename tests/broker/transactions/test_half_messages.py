@@ -8,9 +8,9 @@ from tests.broker.brokers import talking
 from tests.broker.halves import COMMIT, IMPATIENT, PROPERTIES, ROLLBACK, begin, end, stored
 from tests.client.clusters import until
 
-from firetrail.broker.state.topic_table import CHECKED_OFTEN_TOPIC, HALF_TOPIC
 from firetrail.format.kernels.draft import Message
 from firetrail.format.record import decode_message
+from firetrail.format.system_topics import CHECKED_OFTEN_TOPIC, HALF_TOPIC
 from firetrail.remoting.connections.connection import Connection
 from firetrail.remoting.wire.codes import RequestCode
 from firetrail.remoting.wire.command import RemotingCommand

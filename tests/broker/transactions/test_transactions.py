@@ -27,12 +27,12 @@ from tests.helpers import crash_image
 
 from firetrail import Store
 from firetrail.broker.broker_config import BrokerConfig
-from firetrail.broker.state.topic_table import CHECKED_OFTEN_TOPIC, HALF_TOPIC, OP_TOPIC
 from firetrail.broker.transactions import transactions as module
 from firetrail.broker.transactions.transactions import Transactions
 from firetrail.errors import FlushFailedError, StoreBusyError
 from firetrail.format.kernels.draft import Message
 from firetrail.format.record import decode_message
+from firetrail.format.system_topics import CHECKED_OFTEN_TOPIC, HALF_TOPIC, OP_TOPIC
 from firetrail.format.values.ids import decode_message_id
 from firetrail.remoting.connections.connection import Connection
 from firetrail.remoting.wire.codes import RequestCode, ResponseCode

@@ -9,7 +9,6 @@ from tests.client.clusters import fill, read_all, until
 
 from firetrail.broker.broker import Broker
 from firetrail.broker.broker_config import BrokerConfig
-from firetrail.broker.state.topic_table import CHECKED_OFTEN_TOPIC
 from firetrail.client import (
     Admin,
     Message,
@@ -21,6 +20,7 @@ from firetrail.client import (
     Received,
 )
 from firetrail.errors import RequestError
+from firetrail.format.system_topics import CHECKED_OFTEN_TOPIC
 from firetrail.namesrv import NameServer, NameServerConfig
 from firetrail.remoting.connections.connection import Connection
 from firetrail.remoting.connections.handlers import Handler

@@ -13,7 +13,7 @@ from tests.stores import copy_of, derived, flip, list_topics, overwrite, records
 
 from firetrail import Message, Store
 from firetrail.errors import IllegalMessageError, StoreDamagedError
-from firetrail.format.names import LOCK_CONTENT
+from firetrail.format.names import INVENTORY, LOCK_CONTENT, TRACE_TOPIC
 from firetrail.store.broker_store import BrokerStore
 from firetrail.store.evidence import evidence, inventory
 from firetrail.store.problems import ProblemKind
@@ -219,6 +219,17 @@ class TestStoresOfJava:
             assert [message.body for message in store.read(newest)] == [b"new life"]
         assert f"does not list their topics, which were deleted: {newest}" in caplog.text
         assert checked(root).ok
+
+    def test_a_deleted_trace_topic_does_not_come_back(self, tmp_path: Path) -> None:
+        """It is named like an internal topic, but brokers list it, and administrators delete it."""
+        with Store.open(tmp_path, small_config()) as store:
+            for topic in ("T", TRACE_TOPIC):
+                store.put(Message(topic, b"x"))
+        (tmp_path / INVENTORY).unlink()
+        list_topics(tmp_path, "T")
+        shutil.rmtree(tmp_path / "consumequeue" / TRACE_TOPIC)
+        with Store.open(tmp_path) as store:
+            assert store.topics() == ["T"]
 
     @pytest.mark.parametrize("changed_ms", [0, 1])
     def test_a_list_of_topics_older_than_the_messages_proves_nothing(

@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
-from firetrail.access.implied_permissions import is_internal
 from firetrail.broker.broker_state import BrokerState
 from firetrail.broker.services.registration import wait_for_registration
 from firetrail.broker.services.schedule import ScheduleService
@@ -114,7 +113,7 @@ class TopicGroupProcessor:
         name = TopicHeader.decode(request.fields).topic
         if not name.strip():
             raise RequestError(ResponseCode.INVALID_PARAMETER, "The specified topic is blank.")
-        if name in self._topics.system:
+        if self._topics.is_fixed(name):
             raise RequestError(
                 ResponseCode.INVALID_PARAMETER, f"The topic[{name}] is conflict with system topic."
             )
@@ -169,11 +168,11 @@ class TopicGroupProcessor:
 
     def _unused(self) -> list[str]:
         """Return the names of deleted topics that still have queues."""
-        kept = {*self._topics.names(), *self._topics.system}
+        kept = set(self._topics.names())
         return [
             name
             for name in self._store.queues.topics()
-            if name not in kept and not is_internal(name) and not is_light(name)
+            if name not in kept and not self._topics.is_fixed(name) and not is_light(name)
         ]
 
     def _is_expired(self, topic: str, queue_id: int) -> bool:
@@ -190,7 +189,7 @@ class TopicGroupProcessor:
         return request.answer(body=topic.encode())
 
     def _system_topics(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
-        return request.answer(body=TopicList(sorted(self._topics.system), self._address).encode())
+        return request.answer(body=TopicList(self._topics.fixed(), self._address).encode())
 
     # -- groups -------------------------------------------------------------------------------
 

@@ -14,7 +14,6 @@ from firetrail.broker.services.registration import wait_for_registration
 from firetrail.broker.services.type_conflicts import TypeConflicts
 from firetrail.broker.state.attributes import unsupported_value
 from firetrail.broker.state.group_table import is_last
-from firetrail.broker.state.topic_table import HALF_TOPIC, NOT_FOR_CLIENTS
 from firetrail.broker.stored_messages import CODES
 from firetrail.broker.timer.admission import TimerAdmission
 from firetrail.broker.transactions.transactions import Transactions
@@ -44,6 +43,7 @@ from firetrail.format.properties import (
     UNIQ_KEY,
     WAIT,
 )
+from firetrail.format.system_topics import HALF_TOPIC, refuses_clients
 from firetrail.format.values.hosts import Host, parse_host
 from firetrail.format.values.ids import encode_message_id
 from firetrail.format.values.truths import truth_text
@@ -121,7 +121,7 @@ class SendProcessor:
         """
         topic = self._topics.get(header.topic)
         registration = None
-        if topic is None or topic.topic_name in NOT_FOR_CLIENTS or not topic.perm & _WRITE:
+        if topic is None or refuses_clients(header.topic) or not topic.perm & _WRITE:
             is_new = topic is None
             topic = self._writable_topic(header)
             registration = self._pending_registration() if is_new else None
@@ -218,7 +218,7 @@ class SendProcessor:
     def _writable_topic(self, header: SendHeader) -> TopicConfig:
         """Return or create the topic; raise RequestError if clients may not send to it."""
         name = header.topic
-        if name in NOT_FOR_CLIENTS:
+        if refuses_clients(name):
             raise RequestError(
                 ResponseCode.NO_PERMISSION, f"Sending message to topic[{name}] is forbidden."
             )

@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 from firetrail.broker.state.offset_files import GroupOffsets, change_offsets
-from firetrail.broker.state.topic_table import REVIVE_PREFIX
 from firetrail.broker.unsupported import unread_topics
 from firetrail.errors import StoreError
 from firetrail.format.names import DELAY_OFFSETS, SCHEDULE_TOPIC
+from firetrail.format.system_topics import REVIVE_PREFIX
 from firetrail.remoting.messages.bodies import DelayOffsets
 from firetrail.remoting.messages.pop.pop_bodies import OrderInfo, OrderInfos
 from firetrail.settings.config_file import ORDERS, change_file

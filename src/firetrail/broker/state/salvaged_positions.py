@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from firetrail.broker.state.excess_positions import set_back_files
 from firetrail.broker.state.offset_files import GroupOffsets, change_offsets
-from firetrail.broker.state.topic_table import HALF_TOPIC, OP_TOPIC, REVIVE_PREFIX
 from firetrail.errors import FormatError, ProtocolError
 from firetrail.format.names import DELAY_OFFSETS, SCHEDULE_TOPIC
 from firetrail.format.record import decode_message
+from firetrail.format.system_topics import HALF_TOPIC, OP_TOPIC, REVIVE_PREFIX
 from firetrail.remoting.messages.bodies import DelayOffsets
 from firetrail.remoting.messages.pop.pop_bodies import CHECKPOINT, CheckpointBody, OrderInfos
 from firetrail.settings.config_file import ORDERS, change_file

@@ -15,9 +15,19 @@ from firetrail.format.names import (
     AUTO_CREATE_TOPIC,
     RETRY_PREFIX,
     SCHEDULE_TOPIC,
-    SYSTEM_PREFIX,
     check_topic,
     reply_topic,
+)
+from firetrail.format.system_topics import (
+    BENCHMARK_TOPIC,
+    HALF_TOPIC,
+    OFFSET_MOVED_TOPIC,
+    OP_TOPIC,
+    SELF_TEST_TOPIC,
+    SYSTEM_TOPICS,
+    is_fixed,
+    own_topics,
+    revive_topic,
 )
 from firetrail.remoting.messages.bodies import DataVersion, TopicConfig, TopicConfigTable
 from firetrail.remoting.messages.headers import SendHeader
@@ -25,29 +35,7 @@ from firetrail.remoting.wire.codes import Permission, ResponseCode
 from firetrail.settings.config_file import ConfigFile
 from firetrail.settings.settings_table import Live
 
-HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
-OP_TOPIC = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
-CHECKED_OFTEN_TOPIC = "TRANS_CHECK_MAX_TIME_TOPIC"
-SELF_TEST_TOPIC = "SELF_TEST_TOPIC"
-OFFSET_MOVED_TOPIC = "OFFSET_MOVED_EVENT"
-BENCHMARK_TOPIC = "BenchmarkTest"
-REVIVE_PREFIX = f"{SYSTEM_PREFIX}REVIVE_LOG_"
 QUEUES_MAX = 10_000
-
-NOT_FOR_CLIENTS = frozenset(
-    {
-        SCHEDULE_TOPIC,
-        HALF_TOPIC,
-        OP_TOPIC,
-        CHECKED_OFTEN_TOPIC,
-        SELF_TEST_TOPIC,
-        OFFSET_MOVED_TOPIC,
-        TIMER_TOPIC,
-    }
-)
-"""Topics that no client may send to."""
-SYSTEM_TOPICS = NOT_FOR_CLIENTS | {AUTO_CREATE_TOPIC, BENCHMARK_TOPIC}
-
 
 READ_WRITE = Permission.READ | Permission.WRITE
 
@@ -77,9 +65,9 @@ class TopicTable:
         kept = file.load(TopicConfigTable)
         self._topics = dict(kept.topic_config_table)
         self.version = kept.data_version
-        self.revive = f"{REVIVE_PREFIX}{config.current.cluster}"
+        self.revive = revive_topic(config.current.cluster)
         """The internal topic that records pops and acknowledgements."""
-        self.system = SYSTEM_TOPICS | {config.current.cluster, config.current.name, self.revive}
+        self._own = own_topics(config.current.cluster, config.current.name)
         self._saver = Saver(file, self.content)
         self.on_change: Callable[[Sequence[TopicConfig] | None], None] = lambda topics: None
         self.has_light_queues = False
@@ -151,6 +139,14 @@ class TopicTable:
             )
         return topic
 
+    def is_fixed(self, name: str) -> bool:
+        """Return whether administrators can neither create, change nor delete a topic."""
+        return name in self._own or is_fixed(name)
+
+    def fixed(self) -> list[str]:
+        """Return the sorted names of the topics of the system that administrators cannot change."""
+        return sorted(self._own.union(filter(is_fixed, SYSTEM_TOPICS)))
+
     def names(self) -> list[str]:
         """Return the sorted names of all topics."""
         return sorted(self._topics)
@@ -206,7 +202,7 @@ class TopicTable:
             check_topic_name(name)
             topic = TopicConfig(name, queues, queues, int(perm))
             if not self._is_copy:
-                if name not in self.system:
+                if not self.is_fixed(name):
                     self._creation.check(f"topic {name}", len(self._topics))
                 self._change([topic])
         return topic
@@ -220,7 +216,7 @@ class TopicTable:
         for number, topic in enumerate(topics):
             name = topic.topic_name
             check_topic_name(name)
-            if name in self.system:
+            if self.is_fixed(name):
                 raise RequestError(
                     ResponseCode.SYSTEM_ERROR, f"The topic[{name}] is conflict with system topic."
                 )

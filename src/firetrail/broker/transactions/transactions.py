@@ -18,7 +18,6 @@ from firetrail.access.implied_permissions import PUB, UPDATE, no_record, require
 from firetrail.auth.caller import Caller
 from firetrail.broker.broker_state import BrokerState
 from firetrail.broker.services.clients import Client
-from firetrail.broker.state.topic_table import CHECKED_OFTEN_TOPIC, HALF_TOPIC, OP_TOPIC
 from firetrail.broker.stored_messages import CODES, internal_records, require_stored
 from firetrail.broker.transactions.half_messages import (
     QUEUE,
@@ -45,6 +44,7 @@ from firetrail.format.properties import (
     replace_properties,
 )
 from firetrail.format.record import Record
+from firetrail.format.system_topics import CHECKED_OFTEN_TOPIC, HALF_TOPIC, OP_TOPIC
 from firetrail.format.values.hosts import Host
 from firetrail.format.values.ids import decode_message_id, encode_message_id
 from firetrail.format.values.integers import number_in

@@ -7,7 +7,6 @@ import re
 from collections.abc import Collection
 from functools import lru_cache
 
-from firetrail.broker.state.topic_table import SYSTEM_TOPICS
 from firetrail.errors import ProxyError
 from firetrail.format.layout import MAX_TOPIC_V1
 from firetrail.format.names import (
@@ -15,12 +14,9 @@ from firetrail.format.names import (
     SYSTEM_GROUP_PREFIX,
     TOPIC_PATTERN,
     is_group,
-    is_system,
 )
+from firetrail.format.system_topics import system_topic
 from firetrail.proxy.schema.messages import Code, Resource
-
-RESERVED_TOPICS = SYSTEM_TOPICS | {"CHECKPOINT_TOPIC"}
-"""Topics of the system that clients can neither send to nor consume."""
 
 _TOPIC = re.compile(TOPIC_PATTERN)
 _REMEMBERED = 1024
@@ -52,7 +48,7 @@ def _check_topic(name: str) -> None:
     if len(name) > MAX_TOPIC_V1 or not _TOPIC.fullmatch(name):
         rule = f"1 to {MAX_TOPIC_V1} letters, digits and % | _ - are allowed"
         raise ProxyError(Code.ILLEGAL_TOPIC, f"topic {name[:_SHOWN]!r}: {rule}")
-    if is_system(name) or name in RESERVED_TOPICS:
+    if system_topic(name) is not None:
         raise _reserved(name)
 
 

@@ -9,10 +9,10 @@ from collections.abc import Awaitable
 from typing import NamedTuple
 
 from firetrail.broker.processors.query_processor import UNIQUE_KEY_QUERY
-from firetrail.broker.state.topic_table import HALF_TOPIC
 from firetrail.errors import FormatError, ProxyError
 from firetrail.format.layout import TRANSACTION_COMMIT, TRANSACTION_ROLLBACK
 from firetrail.format.properties import PGROUP, REAL_TOPIC, UNIQ_KEY
+from firetrail.format.system_topics import HALF_TOPIC
 from firetrail.format.values.ids import decode_message_id
 from firetrail.format.values.integers import INT64_MAX
 from firetrail.proxy.calls.resource_names import topic_name

@@ -10,7 +10,7 @@ from firetrail.broker.broker import Broker
 from firetrail.broker.broker_config import BrokerConfig
 from firetrail.broker.pop.ack_processor import PopAck, PopAcks
 from firetrail.errors import ProxyError, RequestError
-from firetrail.format.names import reply_topic
+from firetrail.format.system_topics import own_topics
 from firetrail.proxy.schema.messages import Code
 from firetrail.proxy.upstream.grpc_clients import ProxyClient
 from firetrail.proxy.upstream.heartbeats import heartbeat_of
@@ -81,11 +81,11 @@ class EmbeddedBroker:
 
     @property
     def reserved(self) -> frozenset[str]:
-        """The names of the cluster and of the broker, which are topics, and the reply topic."""
+        """The topics that are named after the broker and its cluster."""
         config = self._broker.config
         known, names = self._reserved
         if known is not config:
-            names = frozenset({config.cluster, config.name, reply_topic(config.cluster)})
+            names = own_topics(config.cluster, config.name)
             self._reserved = (config, names)
         return names
 

@@ -17,16 +17,13 @@ from firetrail.format.names import (
     BATCH_CONSUME_QUEUE,
     CONFIG,
     OFFSET_MAX,
-    SCHEDULE_TOPIC,
     TOPICS_JSON,
-    is_system,
 )
+from firetrail.format.system_topics import is_internal
 from firetrail.store.evidence.inventory import ListedQueues
 from firetrail.store.queues.queue_table import QueueKey
 from firetrail.system import Files
 
-_NOT_LISTED = frozenset({SCHEDULE_TOPIC, "TRANS_CHECK_MAX_TIME_TOPIC"})
-"""Internal topics of brokers, beside those with a prefix, that may not be listed."""
 _QUEUE_TYPE = "queue.type"
 _BATCH_QUEUES = "BatchCQ"
 
@@ -88,9 +85,12 @@ class Catalog:
         That is so if it has no queues, and the list of topics was changed after the message was
         stored and lacks the topic. An older list proves nothing: it is saved after the first send
         to a topic, not before it, and may come from a backup. A list also proves nothing if the
-        topic is known to have been deleted before the message, but not after it.
+        topic is known to have been deleted before the message, but not after it. Light queues and
+        internal topics are never deleted; brokers need not list them.
         """
-        if topic in self._with_queues or topic in self._listed.names or _is_internal(topic):
+        if topic in self._with_queues or is_light(topic) or is_internal(topic):
+            return False
+        if topic in self._listed.names:
             return False
         if newest >= self._removed.get(topic, OFFSET_MAX):
             return False
@@ -120,10 +120,6 @@ class Catalog:
         if key[0] in self._removed:
             return not self.was_removed(key[0], newest)
         return False if newest < self._complete_to else None
-
-
-def _is_internal(topic: str) -> bool:
-    return is_light(topic) or topic in _NOT_LISTED or is_system(topic)
 
 
 def topics_content(files: Files, root: Path) -> bytes:
