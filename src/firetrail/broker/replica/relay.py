@@ -20,7 +20,7 @@ from firetrail.remoting.connections.connection import Connection
 from firetrail.remoting.connections.handlers import Answer, Handler
 from firetrail.remoting.connections.remoting_client import NotConnectedError, RemotingClient
 from firetrail.remoting.messages.headers import ConsumerOffsetHeader
-from firetrail.remoting.messages.requests import REFUSED_BY_SLAVES
+from firetrail.remoting.messages.requests import REFUSED_BY_SLAVES, REQUESTS, RequestTrait
 from firetrail.remoting.wire.codes import CommandFlag, RequestCode, ResponseCode
 from firetrail.remoting.wire.command import RemotingCommand
 from firetrail.system import Clock
@@ -40,9 +40,11 @@ NO_MASTER = "the group has no master at the moment; commit the offset again"
 COMMITS_MAX = 100_000
 """Maximum number of queues whose commits in pulls wait to be passed on; commits for more queues are
 dropped, and consumers commit again."""
-PASSED_ON = REFUSED_BY_SLAVES.keys() - {RequestCode.POP_MESSAGE}
-"""The requests that a member of a group passes on. Pops wait for messages, and clients repeat
-them."""
+PASSED_ON = frozenset(
+    code for code in REFUSED_BY_SLAVES if RequestTrait.AWAITS not in REQUESTS[code].traits
+)
+"""The requests that a member of a group passes on, but not pops: they wait for messages, and
+clients repeat them."""
 
 _log = logging.getLogger(__name__)
 

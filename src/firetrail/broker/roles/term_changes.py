@@ -17,20 +17,13 @@ from firetrail.broker.roles.held_requests import HeldRequests
 from firetrail.broker.term import Term, TermPlan
 from firetrail.errors import DiskFullError, ReplicationError
 from firetrail.remoting.connections.handlers import Handler
-from firetrail.remoting.messages.requests import REFUSED_BY_SLAVES
+from firetrail.remoting.messages.requests import CHANGING
 from firetrail.remoting.servers.remoting_server import RemotingServer
-from firetrail.remoting.wire.codes import RequestCode
 from firetrail.replication.replica.master_check import MasterAddress
 from firetrail.store.admission.gate import Closure
 from firetrail.store.settings.store_config import BrokerRole
 from firetrail.system import NO_SPACE
 
-CHANGING = REFUSED_BY_SLAVES.keys() | {
-    RequestCode.UPDATE_CONSUMER_OFFSET,
-    RequestCode.PULL_MESSAGE,  # it may commit an offset
-    RequestCode.LITE_PULL_MESSAGE,
-}
-"""The requests that change log or tables."""
 FREEZE_S = 2.0
 """The time that requests in progress may take to finish before a hand-over."""
 FREEZE_POLL_S = 0.005
@@ -192,7 +185,8 @@ class Terms:
     async def freeze(self, reason: str) -> None:
         """Change neither log nor tables, until :meth:`thaw` or the next term.
 
-        Requests that would change them wait. Those in progress are finished first.
+        Requests that would change them wait; others do not create topics and groups on demand.
+        Requests in progress are finished first.
 
         Args:
             reason: The reason; for the status.
@@ -205,6 +199,7 @@ class Terms:
         codes = CHANGING & self._handlers.keys()
         self._handlers.update(dict.fromkeys(codes, self._held.hold))
         term.store.is_quiet = True
+        self._freeze_tables(frozen=True)
         term.parts.state.long_polling.release()
         loop, running = asyncio.get_running_loop(), self._server.running
         deadline = loop.time() + FREEZE_S
@@ -223,10 +218,15 @@ class Terms:
             # The successor begins with the progress before, and looks up what was delivered since.
             _log.warning("the progress of the timer is not saved before the hand-over: %s", error)
 
+    def _freeze_tables(self, *, frozen: bool) -> None:
+        state = self.current.parts.state
+        state.topics.is_frozen = state.groups.is_frozen = frozen
+
     def thaw(self) -> None:
         """End the freeze of this term."""
         term = self.current
         term.store.is_quiet = False
+        self._freeze_tables(frozen=False)
         term.store.gate.lift(Closure.HANDOVER)
         codes = CHANGING & term.handlers.keys()
         self._handlers.update({code: term.handlers[code] for code in codes})

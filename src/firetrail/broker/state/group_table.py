@@ -41,6 +41,9 @@ class GroupTable:
 
     The table of a slave is a copy of its master's: :meth:`adopt` replaces it, and nothing else adds
     a group to it.
+
+    Attributes:
+        is_frozen: Whether no group is created on demand, as in a copy.
     """
 
     def __init__(
@@ -53,6 +56,7 @@ class GroupTable:
     ) -> None:
         self._live = config
         self._is_copy = is_copy
+        self.is_frozen = False
         self._now_ms = now_ms
         kept = file.load(SubscriptionGroupTable)
         self._groups = dict(kept.subscription_group_table)
@@ -86,7 +90,7 @@ class GroupTable:
     def require(self, name: str) -> SubscriptionGroupConfig:
         """Return the group; create it if that is allowed, raise RequestError if not.
 
-        A slave returns the group as its master would create it.
+        A slave and a frozen master return the group as a master would create it.
         """
         group = self._groups.get(name)
         if group is not None:
@@ -98,7 +102,7 @@ class GroupTable:
                 f"subscription group [{name}] does not exist; create it first",
             )
         group = SubscriptionGroupConfig(name)
-        if not self._is_copy:
+        if not (self._is_copy or self.is_frozen):
             if not name.startswith(SYSTEM_GROUP_PREFIX):
                 self._creation.check(f"group {name}", len(self._groups))
             self.put([group])

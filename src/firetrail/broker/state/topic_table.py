@@ -48,6 +48,9 @@ class TopicTable:
 
     The table of a slave is a copy of its master's: :meth:`adopt` replaces it, and nothing else adds
     a topic to it.
+
+    Attributes:
+        is_frozen: Whether no topic is created on demand, as in a copy.
     """
 
     def __init__(
@@ -61,6 +64,7 @@ class TopicTable:
     ) -> None:
         self._live = config
         self._is_copy = is_copy
+        self.is_frozen = False
         self._now_ms = now_ms
         kept = file.load(TopicConfigTable)
         self._topics = dict(kept.topic_config_table)
@@ -196,12 +200,15 @@ class TopicTable:
         return topic
 
     def ensure(self, name: str, queues: int, perm: int = READ_WRITE) -> TopicConfig:
-        """Return the topic; create it with this many queues if it does not exist."""
+        """Return the topic; create it with this many queues if it does not exist.
+
+        A slave and a frozen master return it as a master would create it.
+        """
         topic = self._topics.get(name)
         if topic is None:
             check_topic_name(name)
             topic = TopicConfig(name, queues, queues, int(perm))
-            if not self._is_copy:
+            if not (self._is_copy or self.is_frozen):
                 if not self.is_fixed(name):
                     self._creation.check(f"topic {name}", len(self._topics))
                 self._change([topic])

@@ -160,6 +160,8 @@ class RequestTrait(Flag):
     """Its body is JSON as RocketMQ writes it, with numbers as keys."""
     FRAME = auto()
     """Its body may be as large as a frame."""
+    CHANGES = auto()
+    """Although slaves answer it, it may change the log or the tables of a master."""
 
 
 _BODIES_MAX = {
@@ -218,7 +220,7 @@ def _nobody(code: RequestCode) -> RequestSpec:
     return RequestSpec(code, RequestTarget.NOBODY, NoHeader, ANSWERED, _ORDINARY)
 
 
-_URGENT, _COSTLY, _STORES, _AWAITS, _TABLE, _LIST, _DIALECT, _FRAME = RequestTrait
+_URGENT, _COSTLY, _STORES, _AWAITS, _TABLE, _LIST, _DIALECT, _FRAME, _CHANGES = RequestTrait
 
 _ROWS = (
     # messages
@@ -230,8 +232,8 @@ _ROWS = (
     _broker(Code.RECALL_MESSAGE, RecallHeader, NO_RECALL),
     _broker(Code.END_TRANSACTION, EndTransactionHeader, NO_TRANSACTIONS, _STORES),
     _broker(Code.CONSUMER_SEND_MSG_BACK, SendBackHeader, BUSY, _STORES),
-    _broker(Code.PULL_MESSAGE, PullHeader, ANSWERED, _AWAITS),
-    _broker(Code.LITE_PULL_MESSAGE, PullHeader, ANSWERED, _AWAITS),
+    _broker(Code.PULL_MESSAGE, PullHeader, ANSWERED, _AWAITS | _CHANGES),  # may commit an offset
+    _broker(Code.LITE_PULL_MESSAGE, PullHeader, ANSWERED, _AWAITS | _CHANGES),
     _broker(Code.POP_MESSAGE, PopHeader, BUSY, _AWAITS),
     _broker(Code.ACK_MESSAGE, AckHeader, BUSY),
     _broker(Code.BATCH_ACK_MESSAGE, NoHeader, BUSY),
@@ -242,7 +244,7 @@ _ROWS = (
     _broker(Code.QUERY_MESSAGE, QueryMessageHeader, ANSWERED, _COSTLY),
     _broker(Code.VIEW_MESSAGE_BY_ID, ViewMessageHeader, ANSWERED),
     _broker(Code.QUERY_CONSUMER_OFFSET, ConsumerOffsetHeader, ANSWERED),
-    _broker(Code.UPDATE_CONSUMER_OFFSET, ConsumerOffsetHeader, ANSWERED),
+    _broker(Code.UPDATE_CONSUMER_OFFSET, ConsumerOffsetHeader, ANSWERED, _CHANGES),
     _broker(Code.SEARCH_OFFSET_BY_TIMESTAMP, SearchOffsetHeader, ANSWERED),
     _broker(Code.GET_MAX_OFFSET, QueueHeader, ANSWERED),
     _broker(Code.GET_MIN_OFFSET, QueueHeader, ANSWERED),
@@ -284,7 +286,7 @@ _ROWS = (
     _broker(Code.CONSUME_MESSAGE_DIRECTLY, ConsumeDirectlyHeader, ANSWERED),
     _broker(Code.RESUME_CHECK_HALF_MESSAGE, MessageIdHeader, NO_CHECKS),
     # the broker
-    _broker(Code.UPDATE_BROKER_CONFIG, NoHeader, ANSWERED),
+    _broker(Code.UPDATE_BROKER_CONFIG, NoHeader, ANSWERED, _CHANGES),  # may change topics
     _broker(Code.CLEAN_EXPIRED_CONSUMEQUEUE, NoHeader, ANSWERED),
     _broker(Code.CLEAN_UNUSED_TOPIC, NoHeader, NO_CHANGES),
     _broker(Code.DELETE_EXPIRED_COMMITLOG, NoHeader, ANSWERED),
@@ -406,3 +408,6 @@ RUNNING: Mapping[int, int] = dict.fromkeys(_codes(_TABLE), TABLES_MAX)
 REFUSED_BY_SLAVES: Mapping[int, SlaveRefusal] = {
     int(row.code): row.on_slave for row in _ROWS if row.on_slave is not None
 }
+CHANGING = REFUSED_BY_SLAVES.keys() | _codes(_CHANGES)
+"""The requests that may change the log or the tables of a master. Others may need a topic or a
+group that does not exist, which the tables create on demand."""
