@@ -35,7 +35,7 @@ async def ask(talk: Talk, code: int) -> list[asyncio.Future[RemotingCommand]]:
     handler = talk.broker._terms._handlers.get(code)
     if handler is None:
         return []
-    answers = []
+    answers: list[asyncio.Future[RemotingCommand]] = []
     body = SETTINGS if code == RequestCode.UPDATE_BROKER_CONFIG else b""
     if code in GOOD_BODIES:
         body = GOOD_BODIES[RequestCode(code)].encode()
