@@ -35,7 +35,7 @@ from firetrail.format.kernels.properties import parse_properties
 from firetrail.format.light import listed_names
 from firetrail.format.names import RETRY_PREFIX, reply_topic
 from firetrail.format.properties import INNER_MULTI_DISPATCH
-from firetrail.remoting.kernels.fields import TRUE
+from firetrail.format.values.truths import is_true_field
 from firetrail.remoting.messages.bodies import (
     CheckClientBody,
     HeartbeatData,
@@ -179,7 +179,7 @@ def _send(header: type[SendHeader]) -> Rule:
     field, properties, batch = map(header.wire_name, ("topic", "properties", "batch"))
 
     def names_queues_in_body(request: RemotingCommand) -> bool:
-        return request.fields.get(batch) in TRUE and _names_light_queues(request.content)
+        return is_true_field(request.fields.get(batch)) and _names_light_queues(request.content)
 
     def needs(asked: ReceivedRequest) -> Iterator[Requirement]:
         yield topic_need(asked.name(field), PUB)
@@ -313,7 +313,7 @@ def _clone(asked: ReceivedRequest) -> Iterator[Requirement]:
 
 
 def _running_info(asked: ReceivedRequest) -> Iterator[Requirement]:
-    has_stacks = asked.request.fields.get("jstackEnable") in TRUE  # as the header reads it
+    has_stacks = is_true_field(asked.request.fields.get("jstackEnable"))
     yield group_need(asked.name("consumerGroup"), UPDATE if has_stacks else GET)
 
 

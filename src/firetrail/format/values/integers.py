@@ -10,7 +10,7 @@ INT32_MIN, INT32_MAX = -(2**31), 2**31 - 1
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 
 _WRITTEN = re.compile(r"[+-]?[0-9]{1,99}")
-_PLAIN_MAX = 18
+PLAIN_MAX = 18
 """Maximum number of digits of numbers that always fit into 64 bits."""
 
 
@@ -47,7 +47,7 @@ def number_in(text: str | None, least: int = INT64_MIN, most: int = INT64_MAX) -
     """
     if text is None:
         return None
-    is_plain = len(text) <= _PLAIN_MAX and text.isascii() and text.isdigit()
+    is_plain = len(text) <= PLAIN_MAX and text.isascii() and text.isdigit()
     if not is_plain and not _WRITTEN.fullmatch(text):
         return None
     number = int(text)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from firetrail.format.values.integers import INT64_MIN, parse_whole
+from firetrail.format.values.integers import INT32_MAX, INT32_MIN, INT64_MIN, PLAIN_MAX, parse_whole
+from firetrail.format.values.truths import is_true_field
 
 try:
     import cython
@@ -27,12 +28,9 @@ BOOL = 3
 _INT32 = cython.declare(cython.int, INT32)
 _INT64 = cython.declare(cython.int, INT64)
 _BOOL = cython.declare(cython.int, BOOL)
-_INT32_MAX = cython.declare(cython.longlong, 2**31 - 1)
-_INT32_MIN = cython.declare(cython.longlong, -(2**31))
-_PLAIN_MAX = cython.declare(cython.Py_ssize_t, 18)
-"""Maximum number of digits of numbers that always fit into 64 bits."""
-TRUE = frozenset(("1", "true", "True", "TRUE"))
-"""The texts that mean True; some clients write 1."""
+_INT32_MAX = cython.declare(cython.longlong, INT32_MAX)
+_INT32_MIN = cython.declare(cython.longlong, INT32_MIN)
+_PLAIN_MAX = cython.declare(cython.Py_ssize_t, PLAIN_MAX)
 
 
 def fill_header(
@@ -52,7 +50,7 @@ def fill_header(
 
 @cython.cfunc
 def _number(text: str) -> Any:
-    """Return the number in a field. Nearly all fields are plain digits, which need no check."""
+    """Return what ``parse_whole`` does, without a call for plain digits, which nearly all are."""
     if len(text) <= _PLAIN_MAX and text.isascii() and text.isdigit():
         return int(text)
     return parse_whole(text, INT64_MIN)
@@ -76,7 +74,7 @@ def _fill(header: object, plan: Sequence[tuple[str, str, int, bool, Any]], get: 
         elif kind == _INT64:
             set_attribute(header, name, _number(text))
         elif kind == _BOOL:
-            set_attribute(header, name, text in TRUE)
+            set_attribute(header, name, is_true_field(text))
         else:
             set_attribute(header, name, text)
     return True

@@ -6,8 +6,8 @@ are left out. If a member is missing or null, its field gets the default. Withou
 a value of another type, the body is rejected. Unknown members are ignored, so that newer peers may
 send more.
 
-Some peers write numbers as text and enums as ordinals, which is accepted. Maps may have whole
-bodies as keys, which only fastjson reads and writes.
+Some peers write numbers and truth values as text, and enums as ordinals, which is accepted. Maps
+may have whole bodies as keys, which only fastjson reads and writes.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from firetrail.errors import FormatError, ProtocolError
 from firetrail.format.files import config_json
 from firetrail.format.files.config_json import ObjectKey
 from firetrail.format.values.integers import INT64_MAX, INT64_MIN, number_in
+from firetrail.format.values.truths import truth_of_peer
 from firetrail.text import camel
 
 Read = Callable[[Any, str], Any]
@@ -273,11 +274,10 @@ def _real(value: Any, where: str) -> float:
 
 
 def _boolean(value: Any, where: str) -> bool:
-    if value in (True, "true"):
-        return True
-    if value in (False, "false"):
-        return False
-    _reject(value, where, "true or false")
+    truth = truth_of_peer(value)
+    if truth is None:
+        _reject(value, where, "true or false")
+    return truth
 
 
 def _text(value: Any, where: str) -> str:

@@ -14,7 +14,8 @@ from typing import Annotated, Any, ClassVar, NamedTuple, Self, get_args, get_typ
 
 from firetrail.errors import RequestError
 from firetrail.format.values.integers import INT32_MAX, INT32_MIN, INT64_MIN, parse_whole
-from firetrail.remoting.kernels.fields import BOOL, INT32, INT64, TEXT, TRUE, fill_header
+from firetrail.format.values.truths import is_true_field
+from firetrail.remoting.kernels.fields import BOOL, INT32, INT64, TEXT, fill_header
 from firetrail.remoting.wire.codes import ResponseCode
 from firetrail.text import camel
 
@@ -38,7 +39,7 @@ _PARSERS: dict[Any, Callable[[str], Any]] = {
     str: str,
     int: lambda text: parse_whole(text, INT32_MIN, INT32_MAX),
     Long: lambda text: parse_whole(text, INT64_MIN),
-    bool: lambda text: text in TRUE,
+    bool: is_true_field,
     **dict.fromkeys((TopicName, GroupName, ShownName, OtherText), str),
 }
 _SHOWN_AS = {TopicName: "topic", GroupName: "group"}
