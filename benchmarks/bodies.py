@@ -24,9 +24,9 @@ import pyarrow.parquet as pq
 
 from firetrail import Message, Store
 from firetrail.pipeline.jobs.archive import parquet_files as archive_files
-from firetrail.pipeline.jobs.archive.lake import Lake
-from firetrail.pipeline.jobs.archive.manifest import LakeLayout
 from firetrail.pipeline.jobs.archive.parquet_files import ArchivePart, archive_part
+from firetrail.pipeline.lakes.lake import Lake
+from firetrail.pipeline.lakes.lake_manifest import LakeLayout
 
 RUNS = 3
 """Of each measurement; the best counts."""

@@ -10,7 +10,7 @@ from benchmarks.puts import DISPATCH_PATIENCE_S, Figures
 from benchmarks.spark_jobs import timed
 from firetrail import Message, Store
 from firetrail.pipeline.batch_plan import plan_batch
-from firetrail.pipeline.source.options import parse_options
+from firetrail.pipeline.source.source_options import parse_options
 from firetrail.system import allow_many_files
 
 _DROP_CACHES = Path("/proc/sys/vm/drop_caches")

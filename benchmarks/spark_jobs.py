@@ -25,8 +25,8 @@ from firetrail.pipeline.batch_plan import plan_batch
 from firetrail.pipeline.jobs.archive.archive_job import archive
 from firetrail.pipeline.jobs.rebuild.rebuild_job import rebuild
 from firetrail.pipeline.jobs.sql import sql
-from firetrail.pipeline.source.options import parse_options
 from firetrail.pipeline.source.schema import METADATA, NAMES, ddl
+from firetrail.pipeline.source.source_options import parse_options
 from firetrail.pipeline.source.split_reader import read_split
 from firetrail.pipeline.spark_session import active_session, session
 from firetrail.pipeline.wire.broker_splits import Split, WireSplit

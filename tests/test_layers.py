@@ -73,6 +73,15 @@ ROOMS: dict[str, tuple[str, ...]] = {
         *("queues", "settings", "stats", "results", "problems", "kernels", "outcomes"),
     ),
     "remoting": ("servers", "connections", "messages", "wire", "kernels"),
+    "pipeline": (
+        *("jobs", "tables.runs", "tables.row_task", "tables.dry_rows", "tables.table_options"),
+        *("tables.keyed", "tables.files", "tables.messages"),
+        *("decoding.decoder_spec", "decoding.formats", "decoding.events", "decoding.body_decoder"),
+        *("decoding.values", "decoding.schema"),
+        *("tasks", "datasource", "spark_readers", "batch_plan", "backend"),
+        *("wire", "sink", "lakes", "source", "kernels"),
+        *("spark_session", "java", "daemon", "workers", "failures", "options", "logger"),
+    ),
     "client": (
         *("sync", "loop_thread", "producers", "consumers", "administration"),
         *("messages", "cluster"),

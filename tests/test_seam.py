@@ -80,7 +80,7 @@ ALLOWED: dict[tuple[str, str], str] = {
         "pipeline/jobs/archive/table_formats.py",
         "mkdir",
     ): "folders of a lake get the user's default mode",
-    ("pipeline/jobs/audit/page.py", "write_text"): "the report that the user asked for",
+    ("pipeline/jobs/audit/audit_page.py", "write_text"): "the report that the user asked for",
     ("pipeline/jobs/rebuild/rebuild_job.py", "mkdir"): "synced afterwards, all folders at once",
     ("pipeline/jobs/rebuild/rebuild_job.py", "rename"): "synced afterwards, all folders at once",
     ("pipeline/jobs/rebuild/pieces.py", "open"): "temporary files that tasks leave for others",

@@ -14,8 +14,8 @@ from tests.docs.pages import PAGES, blocks, run_page, uses_spark
 
 import firetrail.pipeline
 from firetrail.cli import main as cli
-from firetrail.pipeline.source.options import OPTIONS
 from firetrail.pipeline.source.schema import NAMES
+from firetrail.pipeline.source.source_options import OPTIONS
 
 GUIDE = [
     ROOT / "docs/guide" / f"{name}.md"

@@ -18,8 +18,8 @@ from tests.stores import records
 from firetrail import Message, Store, StoreLockedError
 from firetrail.pipeline.jobs.archive import archive_job
 from firetrail.pipeline.jobs.archive.archive_job import archive
-from firetrail.pipeline.jobs.archive.lake_reader import archived_files
 from firetrail.pipeline.jobs.replay.replay_job import replay
+from firetrail.pipeline.lakes.lake_reader import archived_files
 
 pytestmark = pytest.mark.slow
 PATIENCE_S = 300

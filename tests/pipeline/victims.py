@@ -13,10 +13,10 @@ from tests.machine.jvm import QUICK_START
 
 from firetrail.pipeline import session
 from firetrail.pipeline.jobs.archive import archive_job
-from firetrail.pipeline.jobs.archive.lake import Lake
 from firetrail.pipeline.jobs.archive.parquet_files import ArchivePart, WrittenPart, archive_part
 from firetrail.pipeline.jobs.replay import replay_job
 from firetrail.pipeline.jobs.replay.targets import StoreTarget
+from firetrail.pipeline.lakes.lake import Lake
 
 PAUSE_S = 0.15
 

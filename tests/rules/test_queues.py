@@ -10,7 +10,7 @@ from tests.rules.ways import all_ways
 
 from firetrail.broker.broker_config import BrokerConfig
 from firetrail.client.cluster.topic_route import queues_of
-from firetrail.pipeline.wire.retry import _topic_cause
+from firetrail.pipeline.wire.request_retry import _topic_cause
 from firetrail.proxy.calls.queue_choice import open_queues
 from firetrail.proxy.calls.route_calls import numbered_queues
 from firetrail.proxy.schema.messages import Permission as GrpcPermission

@@ -10,11 +10,11 @@ import pyarrow as pa
 import pytest
 
 from firetrail.errors import ConfigError
-from firetrail.pipeline.decoding.spec import OPTIONS, BodyFormat, DecoderSpec
-from firetrail.pipeline.decoding.table_schema import TableSchema
-from firetrail.pipeline.source.options import parse_options
-from firetrail.pipeline.tables.columns import TableColumns
-from firetrail.pipeline.tables.keyed_rows import with_keys
+from firetrail.pipeline.decoding.decoder_spec import OPTIONS, BodyFormat, DecoderSpec
+from firetrail.pipeline.decoding.schema.table_schema import TableSchema
+from firetrail.pipeline.source.source_options import parse_options
+from firetrail.pipeline.tables.files.table_columns import TableColumns
+from firetrail.pipeline.tables.keyed.keyed_rows import with_keys
 from firetrail.pipeline.tables.table_options import TableOptions
 
 TEXTS = [

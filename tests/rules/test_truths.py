@@ -15,8 +15,8 @@ from firetrail.format.batch import BatchItem, encode_batch
 from firetrail.format.message_types import is_transactional, waits_for_disk
 from firetrail.format.properties import INNER_MULTI_DISPATCH, encode_properties
 from firetrail.format.values.truths import is_true, truth_in, truth_text
-from firetrail.pipeline.decoding.mysql_types import canal_reader, mysql_type
-from firetrail.pipeline.decoding.text_values import BodyError, Converter, from_text
+from firetrail.pipeline.decoding.events.mysql_types import canal_reader, mysql_type
+from firetrail.pipeline.decoding.values.text_values import BodyError, Converter, from_text
 from firetrail.remoting.messages.admin.admin_headers import RunningInfoHeader
 from firetrail.remoting.messages.bodies import SubscriptionGroupConfig
 from firetrail.remoting.messages.headers import SendHeader

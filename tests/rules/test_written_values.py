@@ -12,9 +12,9 @@ from firetrail.cli.replication.replica_follow import slave_id
 from firetrail.cli.servers import server_command
 from firetrail.errors import ConfigError
 from firetrail.format.values.delay import DelayLevels
-from firetrail.pipeline.sink.columns import parse_options as sink_options
-from firetrail.pipeline.sink.columns import parse_wire_options as wire_sink_options
-from firetrail.pipeline.source.options import ReadBoundary, parse_options
+from firetrail.pipeline.sink.sink_columns import parse_options as sink_options
+from firetrail.pipeline.sink.sink_columns import parse_wire_options as wire_sink_options
+from firetrail.pipeline.source.source_options import ReadBoundary, parse_options
 from firetrail.settings.settings_table import Delays, Flag, Kind, Port, Whole
 
 Parse = Callable[[str], Any]

@@ -13,7 +13,7 @@ from tests.proxy.services import Service
 from firetrail.broker.broker_config import BrokerConfig
 from firetrail.client import Producer, PullConsumer
 from firetrail.pipeline.batch_plan import plan_batch
-from firetrail.pipeline.source.options import parse_options
+from firetrail.pipeline.source.source_options import parse_options
 from firetrail.pipeline.source.split_reader import read_split
 from firetrail.pipeline.wire.broker_reader import read_wire
 from firetrail.pipeline.wire.broker_splits import WireSplit

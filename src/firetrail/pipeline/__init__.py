@@ -22,14 +22,14 @@ if TYPE_CHECKING:
     from firetrail.pipeline.batch_plan import explain
     from firetrail.pipeline.datasource import register
     from firetrail.pipeline.jobs.archive.archive_job import archive
-    from firetrail.pipeline.jobs.archive.lake_reader import lake_dataset, lake_files, read_lake
     from firetrail.pipeline.jobs.audit.audit_job import audit
     from firetrail.pipeline.jobs.rebuild.rebuild_job import rebuild
     from firetrail.pipeline.jobs.replay.replay_job import replay
     from firetrail.pipeline.jobs.report import report
     from firetrail.pipeline.jobs.restore import restore
     from firetrail.pipeline.jobs.sql import sql
-    from firetrail.pipeline.tables.table_job import table
+    from firetrail.pipeline.lakes.lake_reader import lake_dataset, lake_files, read_lake
+    from firetrail.pipeline.tables.runs.table_job import table
 
 __all__ = [
     "archive",
@@ -54,16 +54,16 @@ _MODULES = {
     "archive": "jobs.archive.archive_job",
     "audit": "jobs.audit.audit_job",
     "explain": "batch_plan",
-    "lake_dataset": "jobs.archive.lake_reader",
-    "lake_files": "jobs.archive.lake_reader",
-    "read_lake": "jobs.archive.lake_reader",
+    "lake_dataset": "lakes.lake_reader",
+    "lake_files": "lakes.lake_reader",
+    "read_lake": "lakes.lake_reader",
     "rebuild": "jobs.rebuild.rebuild_job",
     "register": "datasource",
     "replay": "jobs.replay.replay_job",
     "report": "jobs.report",
     "restore": "jobs.restore",
     "sql": "jobs.sql",
-    "table": "tables.table_job",
+    "table": "tables.runs.table_job",
 }
 
 

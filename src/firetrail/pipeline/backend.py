@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from firetrail.pipeline.source.options import ReadOptions, View
+from firetrail.pipeline.source.source_options import ReadOptions, View
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 from firetrail.pipeline.backend import backend_of
 from firetrail.pipeline.logger import LOGGER
-from firetrail.pipeline.source.options import ReadOptions, parse_options
 from firetrail.pipeline.source.plan.filters import intersection, parse_bounds
 from firetrail.pipeline.source.plan.ranges import NO_BOUNDS, Bounds
 from firetrail.pipeline.source.plan.store_splits import RowSelection
+from firetrail.pipeline.source.source_options import ReadOptions, parse_options
 from firetrail.text import counted
 
 if TYPE_CHECKING:

@@ -25,11 +25,11 @@ from firetrail.errors import ConfigError, FiretrailError, PipelineError
 from firetrail.pipeline.backend import backend_of
 from firetrail.pipeline.daemon import hush_planner, in_one_line
 from firetrail.pipeline.sink import store_writers
-from firetrail.pipeline.sink.columns import is_wire
+from firetrail.pipeline.sink.sink_columns import is_wire
 from firetrail.pipeline.source import damage
 from firetrail.pipeline.source.given_schema import given_columns
-from firetrail.pipeline.source.options import View, parse_options, parse_shape, table_options
 from firetrail.pipeline.source.schema import BY_NAME, arrow_schema, ddl, own_name
+from firetrail.pipeline.source.source_options import View, parse_options, parse_shape, table_options
 from firetrail.pipeline.spark_readers import BatchReader, DamageReader, RefusedStream
 from firetrail.pipeline.spark_session import activate, choose_python, is_connect
 
@@ -45,7 +45,7 @@ hush_planner()
 class RocketMqDataSource(DataSource):
     """Messages of a RocketMQ store or of brokers.
 
-    The options are described in ``firetrail.pipeline.source.options``.
+    The options are described in ``firetrail.pipeline.source.source_options``.
     """
 
     @classmethod
@@ -88,7 +88,7 @@ class RocketMqDataSource(DataSource):
 
     @in_one_line
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        """Return a writer of batches; ``firetrail.pipeline.sink.columns`` has its options."""
+        """Return a writer of batches; ``firetrail.pipeline.sink.sink_columns`` has its options."""
         if not {"path", "namesrv"} & dict(self.options).keys():
             remedy = (
                 "a table of the catalog is read-only, because Spark does not pass its path to the "

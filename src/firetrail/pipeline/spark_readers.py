@@ -16,9 +16,9 @@ from firetrail.pipeline.backend import backend_of
 from firetrail.pipeline.batch_plan import plan_batch
 from firetrail.pipeline.daemon import in_one_line
 from firetrail.pipeline.source.damage import SCHEMA, plan_damage, read_damage
-from firetrail.pipeline.source.options import ReadOptions
 from firetrail.pipeline.source.partition import read_partition, renamed
 from firetrail.pipeline.source.schema import own_name
+from firetrail.pipeline.source.source_options import ReadOptions
 
 
 class BatchReader(DataSourceReader):

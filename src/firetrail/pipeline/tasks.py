@@ -17,6 +17,9 @@ from firetrail.pipeline.failures import carrier_of, original_errors
 Task = TypeVar("Task")
 R = TypeVar("R")
 
+OnPlan = Callable[[int], Callable[[int], None] | None]
+"""Called with the number of tasks; returns a callback for the number of completed ones, or None."""
+
 _POLL_S = 0.2
 
 

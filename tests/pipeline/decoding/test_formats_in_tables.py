@@ -62,7 +62,7 @@ def test_a_topic_of_canal_becomes_the_table_of_the_database(tmp_path: Path) -> N
 
 def test_a_topic_of_avro(tmp_path: Path) -> None:
     fastavro: Any = pytest.importorskip("fastavro")
-    from tests.pipeline.decoding.test_avro import ORDER, datum
+    from tests.pipeline.decoding.formats.test_avro import ORDER, datum
 
     schema = tmp_path / "order.avsc"
     schema.write_text(json.dumps(ORDER))

@@ -4,8 +4,8 @@ import pytest
 from tests.clone import ROOT
 
 from firetrail.cli.main import main
-from firetrail.pipeline.decoding.registry import BodyHeader
-from firetrail.pipeline.decoding.spec import OPTIONS, BodyFormat
+from firetrail.pipeline.decoding.decoder_spec import OPTIONS, BodyFormat
+from firetrail.pipeline.decoding.formats.schema_registry import BodyHeader
 
 PAGE = (ROOT / "docs" / "guide" / "table-formats.md").read_text(encoding="utf-8")
 

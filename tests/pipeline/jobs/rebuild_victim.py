@@ -17,10 +17,10 @@ from tests.machine.jvm import QUICK_START
 
 from firetrail.pipeline import session
 from firetrail.pipeline.jobs.audit import audit_job as audit
-from firetrail.pipeline.jobs.audit.tasks import check_log, compare
+from firetrail.pipeline.jobs.audit.audit_tasks import check_log, compare
 from firetrail.pipeline.jobs.rebuild import rebuild_job as rebuild
 from firetrail.pipeline.jobs.rebuild.assembly import AssembledFiles, Assembly, assemble
-from firetrail.pipeline.jobs.rebuild.tasks import derive
+from firetrail.pipeline.jobs.rebuild.derivation_task import derive
 
 FLAGS = Path(os.environ.get("FIRETRAIL_TEST_FLAGS", "."))
 ROOT = Path(__file__).parents[3]

@@ -22,11 +22,11 @@ from firetrail.errors import ConfigError, LakeError
 from firetrail.pipeline.jobs.archive import compaction
 from firetrail.pipeline.jobs.archive import parquet_files as archive_files
 from firetrail.pipeline.jobs.archive.archive_job import archive
-from firetrail.pipeline.jobs.archive.lake import Lake
-from firetrail.pipeline.jobs.archive.lake_reader import archived_files
-from firetrail.pipeline.jobs.archive.manifest import DataFile, LakeLayout
 from firetrail.pipeline.jobs.archive.parquet_files import ArchivePart, PartitionFile, archive_part
 from firetrail.pipeline.jobs.restore import restore
+from firetrail.pipeline.lakes.lake import Lake
+from firetrail.pipeline.lakes.lake_manifest import DataFile, LakeLayout
+from firetrail.pipeline.lakes.lake_reader import archived_files
 from firetrail.pipeline.source.plan.fingerprint import whole_fingerprint
 from firetrail.store.inspect.view import StoreView
 

@@ -15,8 +15,8 @@ from firetrail import Message, Store
 from firetrail.cli import main as cli
 from firetrail.cli.command import ExitCode
 from firetrail.format.properties import KEYS, TAGS
-from firetrail.pipeline.jobs.report import Figures, gather, report
-from firetrail.pipeline.jobs.report.gather import HOT_MAX
+from firetrail.pipeline.jobs.report import Figures, figure_queries, report
+from firetrail.pipeline.jobs.report.figure_queries import HOT_MAX
 
 
 @pytest.fixture(scope="module")
@@ -86,10 +86,10 @@ def test_all_figures_are_about_the_same_records_of_a_live_store(
             put("late", 5)
             add_classes(figures, *rest)
 
-        add_classes = gather._add_classes
-        monkeypatch.setattr(gather, "_add_classes", add_late)
+        add_classes = figure_queries._add_classes
+        monkeypatch.setattr(figure_queries, "_add_classes", add_late)
         put("early", 10)
-        figures = gather.gather_figures(spark, tmp_path / "data")
+        figures = figure_queries.gather_figures(spark, tmp_path / "data")
     assert figures.total == 10
     for counter in (figures.messages, figures.sizes, figures.latency, figures.attempts):
         assert sum(counter.values()) == 10

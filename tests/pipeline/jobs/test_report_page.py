@@ -20,7 +20,7 @@ from firetrail.pipeline.jobs.report.figures import (
     TimeAxis,
     TopicFigures,
 )
-from firetrail.pipeline.jobs.report.page import render
+from firetrail.pipeline.jobs.report.report_page import render
 
 MADE = datetime(2026, 11, 15, 12, 0, tzinfo=UTC)
 START = 1_794_700_000_000

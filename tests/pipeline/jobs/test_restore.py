@@ -18,9 +18,9 @@ from firetrail.format.values.delay import DEFAULT_DELAY_LEVELS, DelayLevels
 from firetrail.pipeline.jobs import restore as module
 from firetrail.pipeline.jobs.archive import archive_job
 from firetrail.pipeline.jobs.archive.archive_job import archive
-from firetrail.pipeline.jobs.archive.lake import Lake
-from firetrail.pipeline.jobs.archive.lake_reader import archived_files
 from firetrail.pipeline.jobs.restore import restore
+from firetrail.pipeline.lakes.lake import Lake
+from firetrail.pipeline.lakes.lake_reader import archived_files
 from firetrail.store.inspect.fsck.check import check_store
 from firetrail.store.inspect.view import StoreView
 from firetrail.system import SYSTEM

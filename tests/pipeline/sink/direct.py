@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from firetrail.pipeline.sink import columns, store_writers
+from firetrail.pipeline.sink import sink_columns, store_writers
 
 
 def rows_of(*bodies: bytes) -> pa.RecordBatch:
@@ -15,5 +15,5 @@ def stream_writer(root: Path, tmp_path: Path, **options: str) -> store_writers.S
     """Return the writer of a stream whose rows are staged in a folder of the test."""
     given = {"path": str(root), "writeId": "w", **options}
     return store_writers.StreamWriter(
-        columns.parse_options(given, stream=True), tmp_path / "staged"
+        sink_columns.parse_options(given, stream=True), tmp_path / "staged"
     )

@@ -13,12 +13,12 @@ from tests.pipeline.sink.direct import rows_of
 
 from firetrail import Store
 from firetrail.errors import DiskFullError
-from firetrail.pipeline.sink import columns, store_writers
+from firetrail.pipeline.sink import sink_columns, store_writers
 from firetrail.system import SYSTEM
 
 
 def writer_of(root: Path, folder: str = "job") -> store_writers.BatchWriter:
-    options = columns.parse_options({"path": str(root)}, stream=False)
+    options = sink_columns.parse_options({"path": str(root)}, stream=False)
     return store_writers.BatchWriter(options, options.staging / folder)
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from firetrail.errors import IllegalMessageError
 from firetrail.format.batch import decode_batch
 from firetrail.format.properties import decode_properties
-from firetrail.pipeline.sink import columns
+from firetrail.pipeline.sink import sink_columns
 from firetrail.pipeline.sink.overrides import prefer_columns
 from firetrail.pipeline.sink.staged_rows import RowStager
 
@@ -71,7 +71,7 @@ PLACED = {"topic": pa.string(), "body": pa.binary(), "queue_id": pa.int64()}
 
 
 def stage(folder: Path, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    options = columns.parse_options({"path": str(folder / "none")}, stream=False)
+    options = sink_columns.parse_options({"path": str(folder / "none")}, stream=False)
     path = RowStager(options, folder).stage([batch_of(rows, **PLACED)])
     assert path is not None
     with pa.memory_map(path) as file, pa.ipc.open_stream(file) as stream:

@@ -11,7 +11,7 @@ from tests.pipeline.sink.direct import rows_of, stream_writer
 
 from firetrail import Message, Store
 from firetrail.errors import CheckpointError
-from firetrail.pipeline.sink import columns, store_writers
+from firetrail.pipeline.sink import sink_columns, store_writers
 from firetrail.pipeline.sink.store_writers import StagedRows
 
 
@@ -139,7 +139,7 @@ def test_a_journal_of_an_earlier_version_has_only_numbers(stream: Stream) -> Non
 
 def test_a_named_write_of_other_rows_is_refused(tmp_path: Path) -> None:
     root = tmp_path / "data"
-    options = columns.parse_options({"path": str(root), "writeId": "monday"}, stream=False)
+    options = sink_columns.parse_options({"path": str(root), "writeId": "monday"}, stream=False)
     writer = store_writers.BatchWriter(options, tmp_path / "staged")
     for _ in range(2):
         writer.commit([writer.write(iter([rows_of(b"a")]))])

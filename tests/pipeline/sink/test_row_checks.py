@@ -8,8 +8,8 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import ArrayType, MapType, NullType, StringType, StructType
 
 from firetrail.errors import ConfigError, IllegalMessageError
-from firetrail.pipeline.sink.columns import check_columns
 from firetrail.pipeline.sink.row_checks import check_rows
+from firetrail.pipeline.sink.sink_columns import check_columns
 from firetrail.pipeline.source.schema import NAMES, arrow_schema
 
 

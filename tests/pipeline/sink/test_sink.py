@@ -25,7 +25,7 @@ from firetrail.errors import (
 )
 from firetrail.pipeline import register
 from firetrail.pipeline.failures import original_errors
-from firetrail.pipeline.sink import columns, staged_rows, store_writers
+from firetrail.pipeline.sink import sink_columns, staged_rows, store_writers
 from firetrail.store.settings.store_config import StoreConfig
 
 
@@ -200,7 +200,7 @@ class TestRefused:
         self, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(store_writers, "LOCK_WAIT_S", 0.2)
-        options = columns.parse_options({"path": str(root)}, stream=False)
+        options = sink_columns.parse_options({"path": str(root)}, stream=False)
         writer = store_writers.BatchWriter(options, tmp_path / "staged")
         staged = writer.write(iter([rows_of(b"b")]))
         with (
@@ -229,20 +229,20 @@ class TestRefused:
     )
     def test_wrong_options_are_refused(self, options: dict[str, str], error: str) -> None:
         with pytest.raises(ConfigError) as caught:
-            columns.parse_options(options, stream=False)
+            sink_columns.parse_options(options, stream=False)
         assert error in str(caught.value)
 
     @pytest.mark.parametrize("stream", [False, True])
     def test_options_of_spark_are_accepted(self, stream: bool) -> None:
         """Spark gives their names in lower case."""
         given = {"path": "x", "checkpointlocation": "c", "queryname": "q"}
-        options = columns.parse_options(given, stream=stream)
+        options = sink_columns.parse_options(given, stream=stream)
         assert options.writer_id is None
 
     def test_a_stream_without_a_path(self) -> None:
         """Spark passes no path for toTable, either."""
         with pytest.raises(ConfigError, match=r"folder of the store: \.start\(path\)$"):
-            columns.parse_options({"checkpointLocation": "c"}, stream=True)
+            sink_columns.parse_options({"checkpointLocation": "c"}, stream=True)
 
 
 class TestStream:
@@ -318,7 +318,7 @@ class TestStream:
     def test_abandoned_staged_files_are_removed(self, root: Path) -> None:
         import pyarrow as pa
 
-        options = columns.parse_options({"path": str(root)}, stream=False)
+        options = sink_columns.parse_options({"path": str(root)}, stream=False)
         for name, age in (("old", store_writers.ABANDONED_S + 60), ("new", 60)):
             folder = options.staging / name
             folder.mkdir(parents=True)
@@ -333,7 +333,7 @@ def test_large_chunks_are_cut(root: Path, tmp_path: Path, monkeypatch: pytest.Mo
     import pyarrow as pa
 
     monkeypatch.setattr(staged_rows, "CHUNK_BYTES", 1000)
-    options = columns.parse_options({"path": str(root)}, stream=False)
+    options = sink_columns.parse_options({"path": str(root)}, stream=False)
     stager = staged_rows.RowStager(options, tmp_path / "staged")
     batch = pa.RecordBatch.from_pydict({"topic": ["T"] * 50, "body": [b"x" * 100] * 50})
     path = stager.stage([batch])

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from firetrail.format.batch import BatchItem, decode_batch
-from firetrail.pipeline.sink import columns, staged_rows
+from firetrail.pipeline.sink import sink_columns, staged_rows
 from firetrail.pipeline.sink.vectors import vectors
 from firetrail.store.settings.store_config import StoreConfig
 
@@ -51,7 +51,7 @@ def batch_of(rows: list[dict[str, Any]]) -> pa.RecordBatch:
 def staged(
     folder: Path, batches: list[pa.RecordBatch], **options: str
 ) -> dict[tuple[str, int], list[BatchItem]]:
-    parsed = columns.parse_options({"path": str(folder / "none"), **options}, stream=False)
+    parsed = sink_columns.parse_options({"path": str(folder / "none"), **options}, stream=False)
     path = staged_rows.RowStager(parsed, folder).stage(batches)
     assert path is not None
     found: dict[tuple[str, int], list[BatchItem]] = {}

@@ -10,9 +10,9 @@ from tests.helpers import Machine, small_config
 from firetrail import Message, Store
 from firetrail.format.record import Record
 from firetrail.pipeline.batch_plan import plan_batch
-from firetrail.pipeline.source.options import parse_options
 from firetrail.pipeline.source.plan.ranges import NO_BOUNDS, Bounds
 from firetrail.pipeline.source.schema import NAMES
+from firetrail.pipeline.source.source_options import parse_options
 from firetrail.pipeline.source.split_reader import read_split
 from firetrail.pipeline.wire.broker_splits import WireSplit
 from firetrail.store.inspect.view import StoreView

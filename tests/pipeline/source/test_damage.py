@@ -12,8 +12,8 @@ from firetrail.format.files.index import entry_at
 from firetrail.format.record import Record
 from firetrail.pipeline.batch_plan import plan_batch
 from firetrail.pipeline.source.damage import DDL, SCHEMA, plan_damage, read_damage
-from firetrail.pipeline.source.options import parse_options
 from firetrail.pipeline.source.plan import log_splits
+from firetrail.pipeline.source.source_options import parse_options
 
 
 @pytest.fixture

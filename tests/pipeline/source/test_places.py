@@ -16,9 +16,9 @@ from firetrail.format.names import segment_name
 from firetrail.pipeline.batch_plan import plan_batch
 from firetrail.pipeline.source import places
 from firetrail.pipeline.source.damage import plan_damage, read_damage
-from firetrail.pipeline.source.options import parse_options
 from firetrail.pipeline.source.places import RemoteFiles, is_remote, local_path, open_log
 from firetrail.pipeline.source.plan import log_splits, remote
+from firetrail.pipeline.source.source_options import parse_options
 from firetrail.pipeline.source.store_stream import QueueStreamReader
 
 MESSAGES = 150

@@ -32,8 +32,8 @@ from tests.stores import records
 from firetrail import Message, Store
 from firetrail.errors import ConfigError, DataLostError
 from firetrail.pipeline.source import trigger_delay
-from firetrail.pipeline.source.options import parse_options
 from firetrail.pipeline.source.schema import NAMES
+from firetrail.pipeline.source.source_options import parse_options
 from firetrail.pipeline.source.store_stream import LogStreamReader, QueueStreamReader
 
 Offset = dict[str, Any]

@@ -12,8 +12,8 @@ from tests.pipeline.source.shelf import consumed, fill, some_messages
 from firetrail.errors import ConfigError
 from firetrail.pipeline import sql
 from firetrail.pipeline.batch_plan import explain
-from firetrail.pipeline.source.options import parse_options, table_options
 from firetrail.pipeline.source.schema import NAMES
+from firetrail.pipeline.source.source_options import parse_options, table_options
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ from tests.pipeline.standalone.bench import Bench
 from tests.pipeline.standalone.test_reads import MESSAGES, refused
 from tests.stores import records
 
-from firetrail.pipeline.jobs.archive.lake_reader import archived_files
+from firetrail.pipeline.lakes.lake_reader import archived_files
 
 pytestmark = pytest.mark.slow
 

@@ -15,9 +15,9 @@ from tests.helpers import PATIENCE_S
 from tests.pipeline.tables.topics import files_of, ids, numbered, put, table
 
 from firetrail.cli.main import main
-from firetrail.pipeline.tables import publication
-from firetrail.pipeline.tables.table_job import TableResult
-from firetrail.pipeline.tables.table_rounds import follow_table
+from firetrail.pipeline.tables.runs import publication
+from firetrail.pipeline.tables.runs.table_result import TableResult
+from firetrail.pipeline.tables.runs.table_rounds import follow_table
 
 
 @pytest.fixture

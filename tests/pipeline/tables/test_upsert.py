@@ -14,7 +14,8 @@ from tests.pipeline.tables.topics import Row, put, rows, table
 
 from firetrail import Message, Store
 from firetrail.errors import ConfigError
-from firetrail.pipeline.tables import table_job
+from firetrail.pipeline.tables.runs import table_job
+from firetrail.pipeline.tables.runs.table_result import TableResult
 
 
 @pytest.fixture
@@ -35,7 +36,7 @@ def put_keyed(root: Path, *messages: tuple[str, Row | None]) -> None:
             store.put(Message("orders", body, keys=[key], queue_id=number % 3))
 
 
-def upsert(source: Any, to: Path, key: str = "id", **options: Any) -> table_job.TableResult:
+def upsert(source: Any, to: Path, key: str = "id", **options: Any) -> TableResult:
     return table(source, to, upsert=key, buckets=4, **options)
 
 

@@ -10,7 +10,8 @@ from deltalake import DeltaTable, QueryBuilder
 from tests.helpers import small_config
 
 from firetrail import Message, Store
-from firetrail.pipeline.tables import table_job
+from firetrail.pipeline.tables.runs import table_job
+from firetrail.pipeline.tables.runs.table_result import TableResult
 
 Row = dict[str, Any]
 
@@ -30,7 +31,7 @@ def numbered(numbers: Iterable[int]) -> list[Row]:
     return [{"id": number, "name": f"n{number}"} for number in numbers]
 
 
-def table(source: object, to: Path, topic: str = "orders", **options: Any) -> table_job.TableResult:
+def table(source: object, to: Path, topic: str = "orders", **options: Any) -> TableResult:
     """Run the job, which must not need Spark."""
     return table_job.table(_no_spark, source, topic, to, **options)  # type: ignore[arg-type]
 

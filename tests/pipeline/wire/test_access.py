@@ -15,8 +15,8 @@ from tests.tls.authority import Authority
 from firetrail.broker.background import BackgroundBroker
 from firetrail.broker.broker_config import BrokerConfig
 from firetrail.errors import ConfigError, PipelineError
-from firetrail.pipeline.sink.columns import parse_wire_options
-from firetrail.pipeline.source.options import parse_options
+from firetrail.pipeline.sink.sink_columns import parse_wire_options
+from firetrail.pipeline.source.source_options import parse_options
 from firetrail.pipeline.wire.broker_queues import Cluster
 
 CANARY = "canary-secret"

@@ -14,8 +14,8 @@ from firetrail import Message
 from firetrail.broker.background import BackgroundBroker
 from firetrail.errors import ConfigError, DataLostError, PipelineError, StoreDamagedError
 from firetrail.pipeline.batch_plan import explain, plan_batch
-from firetrail.pipeline.source.options import parse_options
 from firetrail.pipeline.source.plan.ranges import NO_BOUNDS, Bounds
+from firetrail.pipeline.source.source_options import parse_options
 from firetrail.pipeline.source.split_reader import read_split
 from firetrail.pipeline.wire import broker_reader as reading
 from firetrail.pipeline.wire.broker_reader import read_wire

@@ -8,7 +8,7 @@ import pytest
 from firetrail.client.consumers.pull_client import PullResult
 from firetrail.format.names import OFFSET_MAX
 from firetrail.pipeline.kernels.pick import TIME_MAX
-from firetrail.pipeline.source.options import parse_options
+from firetrail.pipeline.source.source_options import parse_options
 from firetrail.pipeline.wire import broker_queues as module
 from firetrail.pipeline.wire.broker_queues import Cluster
 from firetrail.remoting.messages.bodies import MessageQueue

@@ -15,7 +15,7 @@ from firetrail import Message
 from firetrail.broker.background import BackgroundBroker
 from firetrail.client import Admin
 from firetrail.errors import ConfigError, DataLostError
-from firetrail.pipeline.source.options import parse_options
+from firetrail.pipeline.source.source_options import parse_options
 from firetrail.pipeline.wire.broker_reader import read_wire
 from firetrail.pipeline.wire.broker_stream import WireStreamReader
 from firetrail.remoting.messages.admin.admin_bodies import ConsumeStats

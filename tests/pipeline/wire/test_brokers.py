@@ -14,13 +14,13 @@ from firetrail.broker.broker_config import BrokerConfig
 from firetrail.client import Admin
 from firetrail.errors import ConfigError, PipelineError, RequestError
 from firetrail.pipeline.batch_plan import plan_batch
-from firetrail.pipeline.sink.columns import parse_wire_options
-from firetrail.pipeline.source.options import parse_options
-from firetrail.pipeline.wire import retry
+from firetrail.pipeline.sink.sink_columns import parse_wire_options
+from firetrail.pipeline.source.source_options import parse_options
+from firetrail.pipeline.wire import request_retry
 from firetrail.pipeline.wire.broker_reader import read_wire
 from firetrail.pipeline.wire.broker_splits import WireSplit
 from firetrail.pipeline.wire.broker_stream import WireStreamReader
-from firetrail.pipeline.wire.retry import RequestRetry
+from firetrail.pipeline.wire.request_retry import RequestRetry
 from firetrail.pipeline.wire.sender import Sender
 from firetrail.remoting.wire.codes import ResponseCode
 
@@ -83,7 +83,7 @@ def test_queues_are_counted_over_both(namesrv: str) -> None:
 class TestPatience:
     @pytest.fixture(autouse=True)
     def soon(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(retry, "PAUSE_S", 0.0)
+        monkeypatch.setattr(request_retry, "PAUSE_S", 0.0)
 
     def outcome(self, *errors: Exception, limit_ms: int = 60_000) -> int:
         left = list(errors)

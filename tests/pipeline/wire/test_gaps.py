@@ -17,7 +17,7 @@ from firetrail.errors import DataLostError, PipelineError, StoreDamagedError
 from firetrail.format.layout import RECORD_SIZE_MIN
 from firetrail.pipeline.failures import _from_text
 from firetrail.pipeline.source.plan.store_splits import QueueRange
-from firetrail.pipeline.wire import retry
+from firetrail.pipeline.wire import request_retry
 from firetrail.pipeline.wire.broker_splits import BrokerRange
 from firetrail.pipeline.wire.gaps import left_out, take
 from firetrail.remoting.messages.bodies import TopicConfig
@@ -140,7 +140,7 @@ class TestRepair:
 
     @pytest.fixture
     def held_back(self, monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
-        monkeypatch.setattr(retry, "PAUSE_S", 0.0)
+        monkeypatch.setattr(request_retry, "PAUSE_S", 0.0)
         ask = PullClient.ask
 
         def hold(times: int) -> None:

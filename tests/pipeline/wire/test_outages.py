@@ -26,10 +26,10 @@ from firetrail.format.values.hosts import parse_host
 from firetrail.pipeline.batch_plan import plan_batch
 from firetrail.pipeline.failures import original_errors
 from firetrail.pipeline.jobs.sql import sql
-from firetrail.pipeline.sink.columns import parse_wire_options
-from firetrail.pipeline.source.options import parse_options
+from firetrail.pipeline.sink.sink_columns import parse_wire_options
+from firetrail.pipeline.source.source_options import parse_options
 from firetrail.pipeline.wire import broker_plan as planning
-from firetrail.pipeline.wire import retry
+from firetrail.pipeline.wire import request_retry
 from firetrail.pipeline.wire import sender as sending
 from firetrail.pipeline.wire.broker_reader import read_wire
 from firetrail.pipeline.wire.broker_splits import WireSplit
@@ -206,7 +206,7 @@ class TestCauses:
     ) -> None:
         text = "none of the registered brokers (broker-a) has the topic nix; create it"
         assert text in refusal(strict, "nix")
-        monkeypatch.setattr(retry, "UNKNOWN_TOPIC_S", 0.1)
+        monkeypatch.setattr(request_retry, "UNKNOWN_TOPIC_S", 0.1)
         with pytest.raises(PipelineError, match=re.escape(text)):
             sender_to(strict).send([rows(0, 1, "nix")])  # without waiting for two minutes
 

@@ -12,7 +12,7 @@ from tests.pipeline.wire.talk import create, received
 from firetrail.broker.background import BackgroundBroker
 from firetrail.errors import ConfigError, IllegalMessageError, PipelineError
 from firetrail.pipeline.failures import original_errors
-from firetrail.pipeline.sink.columns import parse_wire_options
+from firetrail.pipeline.sink.sink_columns import parse_wire_options
 from firetrail.pipeline.wire import sender as sending
 from firetrail.pipeline.wire.sender import RowIds, Sender
 

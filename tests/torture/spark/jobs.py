@@ -38,7 +38,7 @@ from firetrail.pipeline.jobs.archive import compaction
 from firetrail.pipeline.jobs.rebuild import rebuild_job as rebuild
 from firetrail.pipeline.jobs.replay import replay_job as replay
 from firetrail.pipeline.jobs.replay.targets import StoreTarget
-from firetrail.pipeline.sink import columns, store_writers
+from firetrail.pipeline.sink import sink_columns, store_writers
 
 MESSAGES = 24
 SPLIT_BYTES = 4096
@@ -227,7 +227,7 @@ class Sink(Job):
     def run(self, spark: Any, folder: Path) -> None:
         if isinstance(spark, Alone):
             options = {"path": str(folder / "target"), "writeId": "w"}
-            given = columns.parse_options(options, stream=False)
+            given = sink_columns.parse_options(options, stream=False)
             writer = store_writers.BatchWriter(given, given.staging / uuid.uuid4().hex)
             halves = (range(MESSAGES // 2), range(MESSAGES // 2, MESSAGES))
             writer.commit([_staged(writer, half) for half in halves])
@@ -270,7 +270,7 @@ class Stream(Job):
     def _run_alone(self, folder: Path) -> None:
         """Continue with the first batch whose commit is not recorded, as Spark does."""
         options = {"path": str(folder / "target"), "writeId": "w"}
-        given = columns.parse_options(options, stream=True)
+        given = sink_columns.parse_options(options, stream=True)
         found = [raw.body for raw in log_of(folder / "source")]
         for number in range(3):
             recorded = folder / f"committed-{number}"

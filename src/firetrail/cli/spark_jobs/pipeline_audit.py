@@ -59,7 +59,7 @@ def run(args: argparse.Namespace) -> ExitCode:
             ).report
         report.problems += unreadable_files(SYSTEM, args.store)
         if args.html is not None:
-            from firetrail.pipeline.jobs.audit.page import write
+            from firetrail.pipeline.jobs.audit.audit_page import write
 
             write(report, args.html)
     print(json.dumps(report.as_json()) if args.json else "\n".join(_show(report)))

@@ -16,8 +16,8 @@ from firetrail.cli.spark_jobs import spark_options
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from firetrail.pipeline.tables.explanation import TableExplanation
-    from firetrail.pipeline.tables.table_job import TableResult
+    from firetrail.pipeline.tables.runs.explanation import TableExplanation
+    from firetrail.pipeline.tables.runs.table_result import TableResult
 
 DESCRIPTION = """\
 Add the messages of a topic to a Delta table with typed columns. Requires the extra 'delta'. With
@@ -136,9 +136,9 @@ def run(args: argparse.Namespace) -> ExitCode:
     """Append the messages, and print how many."""
     rejected = False
     with ExitStack() as sessions, ExitStack() as shown:
-        from firetrail.pipeline.tables.explanation import explain_table
-        from firetrail.pipeline.tables.table_job import table
-        from firetrail.pipeline.tables.table_rounds import follow_table
+        from firetrail.pipeline.tables.runs.explanation import explain_table
+        from firetrail.pipeline.tables.runs.table_job import table
+        from firetrail.pipeline.tables.runs.table_rounds import follow_table
 
         sessions.enter_context(spark_options.ending_at_sigterm())
         session = spark_options.later_session(args, sessions)

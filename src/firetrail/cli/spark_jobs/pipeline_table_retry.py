@@ -40,7 +40,7 @@ def add(subparsers: Subparsers) -> None:
 
 def run(args: argparse.Namespace) -> ExitCode:
     """Retry, and print the numbers of rows."""
-    from firetrail.pipeline.tables.retry import retry_table
+    from firetrail.pipeline.tables.runs.retry_job import retry_table
 
     with ExitStack() as sessions, ExitStack() as shown:
         sessions.enter_context(spark_options.ending_at_sigterm())

@@ -28,7 +28,7 @@ def add(subparsers: Subparsers) -> None:
 
 def run(args: argparse.Namespace) -> ExitCode:
     """Print the status."""
-    from firetrail.pipeline.tables.table_status import table_status
+    from firetrail.pipeline.tables.runs.table_status import table_status
 
     found = table_status(args.table)
     if args.json:

@@ -33,7 +33,7 @@ def add(subparsers: Subparsers) -> None:
 
 def run(args: argparse.Namespace) -> ExitCode:
     """Compare, and print what differs."""
-    from firetrail.pipeline.tables.verification import verify_table
+    from firetrail.pipeline.tables.runs.verification import verify_table
 
     found = verify_table(args.sources, args.to)
     if args.json:

@@ -17,7 +17,7 @@ more with it, so that all rows have the same columns; conflicts that appear only
 Workers need not agree beforehand.
 """
 
-from firetrail.pipeline.decoding.decoded import (
+from firetrail.pipeline.decoding.body_decoder import (
     Bodies,
     BodyDecoder,
     Decoded,
@@ -26,8 +26,8 @@ from firetrail.pipeline.decoding.decoded import (
     TableName,
     TableRows,
 )
-from firetrail.pipeline.decoding.spec import BodyFormat, DecoderSpec
-from firetrail.pipeline.decoding.table_schema import EMPTY, TableSchema, Widening, merged
+from firetrail.pipeline.decoding.decoder_spec import BodyFormat, DecoderSpec
+from firetrail.pipeline.decoding.schema.table_schema import EMPTY, TableSchema, Widening, merged
 
 __all__ = [
     "EMPTY",

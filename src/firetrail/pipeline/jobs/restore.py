@@ -29,8 +29,8 @@ from firetrail.format.kernels.encode import RecordFields, RecordWriter
 from firetrail.format.names import COMMIT_LOG, segment_name
 from firetrail.format.values.delay import DelayLevels
 from firetrail.format.values.hosts import pack_ip, parse_host
-from firetrail.pipeline.jobs.archive.lake import Lake
-from firetrail.pipeline.jobs.archive.manifest import DataFile, Manifest, Range
+from firetrail.pipeline.lakes.lake import Lake
+from firetrail.pipeline.lakes.lake_manifest import DataFile, Manifest, Range
 from firetrail.pipeline.tasks import run_tasks
 from firetrail.pipeline.workers import (
     check_arrived,

@@ -1,1 +1,1 @@
-"""The folders of lakes, local or remote: their files, and the manifest."""
+"""Folders of lakes, local or remote: their files, archives and manifests."""

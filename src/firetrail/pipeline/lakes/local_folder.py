@@ -9,8 +9,8 @@ from pathlib import Path
 from pyarrow import fs as filesystems
 
 from firetrail.errors import LakeError
-from firetrail.pipeline.lakes.folder import LakeFolder, attempt_name
 from firetrail.pipeline.lakes.hashed_file import REMEDY, HashedFile
+from firetrail.pipeline.lakes.lake_folder import LakeFolder, attempt_name
 from firetrail.pipeline.workers import check_arrived, naming_file, not_shared
 from firetrail.system import SYSTEM
 

@@ -3,7 +3,7 @@
 import re
 
 from firetrail.errors import ConfigError
-from firetrail.pipeline.lakes.folder import LakeFolder
+from firetrail.pipeline.lakes.lake_folder import LakeFolder
 from firetrail.pipeline.lakes.local_folder import LocalFolder
 from firetrail.pipeline.lakes.s3_folder import S3Folder
 

@@ -15,8 +15,8 @@ from urllib.parse import urlsplit
 from pyarrow import fs as filesystems
 
 from firetrail.errors import LakeConflictError, LakeError, NotSharedError
-from firetrail.pipeline.lakes.folder import LakeFolder, Stored, attempt_name
 from firetrail.pipeline.lakes.hashed_file import HashedFile
+from firetrail.pipeline.lakes.lake_folder import LakeFolder, Stored, attempt_name
 from firetrail.pipeline.lakes.s3_client import CONFLICTS, MISSING, code_of, connect
 from firetrail.pipeline.lakes.s3_upload import S3File, S3Stream
 

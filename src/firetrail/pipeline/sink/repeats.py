@@ -17,7 +17,7 @@ from firetrail.format.batch import decode_batch
 from firetrail.format.properties import PROPERTY_CRC, REAL_QID, decode_properties
 from firetrail.format.record import decode_message
 from firetrail.pipeline.logger import LOGGER
-from firetrail.pipeline.sink.columns import SinkOptions
+from firetrail.pipeline.sink.sink_columns import SinkOptions
 from firetrail.pipeline.sink.staged_rows import staged_batches
 from firetrail.store.bulk import BulkAppend
 from firetrail.store.bulk_journal import Commit, Ticket

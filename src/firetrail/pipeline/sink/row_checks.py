@@ -5,7 +5,7 @@ import pyarrow.compute as pc
 
 from firetrail.errors import IllegalMessageError
 from firetrail.format.layout import COMPRESSED
-from firetrail.pipeline.sink.tags import check_tags
+from firetrail.pipeline.sink.tag_checks import check_tags
 
 
 def check_rows(batch: pa.RecordBatch, first_row: int, max_level: int, remedy: str) -> None:

@@ -18,9 +18,9 @@ from firetrail.errors import IllegalMessageError
 from firetrail.format.batch import BatchItem, encode_batch
 from firetrail.format.kernels.draft import Draft, Message
 from firetrail.format.names import QUEUE_ID_MAX, check_topic
-from firetrail.pipeline.sink.columns import SinkOptions
 from firetrail.pipeline.sink.overrides import prefer_columns
 from firetrail.pipeline.sink.row_checks import check_rows
+from firetrail.pipeline.sink.sink_columns import SinkOptions
 from firetrail.pipeline.sink.vectors import chunks, vectors
 from firetrail.pipeline.workers import naming_file
 from firetrail.store.admission.drafter import Drafter

@@ -26,13 +26,13 @@ from pyspark.sql.types import StructType
 
 from firetrail.errors import StoreLockedError
 from firetrail.pipeline.logger import LOGGER
-from firetrail.pipeline.sink.columns import (
+from firetrail.pipeline.sink.repeats import RepeatedWrite
+from firetrail.pipeline.sink.sink_columns import (
     SinkOptions,
     check_appended,
     parse_options,
     with_own_names,
 )
-from firetrail.pipeline.sink.repeats import RepeatedWrite
 from firetrail.pipeline.sink.staged_rows import RowStager, append_staged
 from firetrail.pipeline.workers import check_arrived, worker_name
 from firetrail.store.bulk import BulkAppend

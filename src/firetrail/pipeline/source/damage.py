@@ -11,12 +11,12 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from firetrail.format.columns import Check
-from firetrail.pipeline.source.options import ReadOptions
 from firetrail.pipeline.source.places import is_remote, local_path, open_log
 from firetrail.pipeline.source.plan.log_splits import plan_log
 from firetrail.pipeline.source.plan.ranges import NO_BOUNDS
 from firetrail.pipeline.source.plan.remote import plan_remote
 from firetrail.pipeline.source.plan.store_splits import EVERYTHING, LogSplit
+from firetrail.pipeline.source.source_options import ReadOptions
 from firetrail.pipeline.source.split_reader import no_file
 from firetrail.store.inspect.log_tail import TailKind, read_tail
 from firetrail.store.inspect.view import StoreView

@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
-from firetrail.pipeline.source.options import ReadOptions
 from firetrail.pipeline.source.schema import CHEAPEST, STORE, arrow_schema, own_name
+from firetrail.pipeline.source.source_options import ReadOptions
 
 
 def read_partition(

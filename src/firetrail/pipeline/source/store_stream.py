@@ -28,14 +28,6 @@ from pyspark.sql.streaming.datasource import (
 from firetrail.errors import ConfigError, DataLostError
 from firetrail.pipeline.kernels.pick import TIME_MAX, TIME_MIN
 from firetrail.pipeline.logger import LOGGER
-from firetrail.pipeline.source.options import (
-    LATEST,
-    Q,
-    ReadBoundary,
-    ReadOptions,
-    TopicOffsets,
-    parse_offsets,
-)
 from firetrail.pipeline.source.partition import read_partition
 from firetrail.pipeline.source.places import is_remote, local_path
 from firetrail.pipeline.source.plan.log_splits import plan_log, plan_queues, record_from, time_span
@@ -55,6 +47,14 @@ from firetrail.pipeline.source.plan.ranges import (
 )
 from firetrail.pipeline.source.plan.store_plan import check_readable
 from firetrail.pipeline.source.plan.store_splits import QueueRange, RowSelection
+from firetrail.pipeline.source.source_options import (
+    LATEST,
+    Q,
+    ReadBoundary,
+    ReadOptions,
+    TopicOffsets,
+    parse_offsets,
+)
 from firetrail.pipeline.source.split_reader import read_split
 from firetrail.pipeline.source.trigger_delay import TriggerDelay
 from firetrail.pipeline.source.unit_reader import first_at_or_after

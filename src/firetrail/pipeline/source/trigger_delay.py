@@ -2,7 +2,7 @@
 
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit
 
-from firetrail.pipeline.source.options import ReadOptions
+from firetrail.pipeline.source.source_options import ReadOptions
 from firetrail.system import SYSTEM
 
 

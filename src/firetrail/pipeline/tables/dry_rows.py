@@ -8,12 +8,12 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 
-from firetrail.pipeline.decoding.decoded import Decoded
-from firetrail.pipeline.decoding.spec import DecoderSpec
-from firetrail.pipeline.decoding.table_schema import TableSchema
-from firetrail.pipeline.tables.bucket_rows import BucketRows
-from firetrail.pipeline.tables.keys import bucket_of
-from firetrail.pipeline.tables.table_manifest import TableFile
+from firetrail.pipeline.decoding.body_decoder import Decoded
+from firetrail.pipeline.decoding.decoder_spec import DecoderSpec
+from firetrail.pipeline.decoding.schema.table_schema import TableSchema
+from firetrail.pipeline.tables.files.table_manifest import TableFile
+from firetrail.pipeline.tables.keyed.bucket_rows import BucketRows
+from firetrail.pipeline.tables.keyed.keys import bucket_of
 
 OTHER_REASONS = "other reasons"
 _REASONS_MAX = 50

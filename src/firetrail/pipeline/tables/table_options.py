@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from firetrail.errors import ConfigError
-from firetrail.pipeline.decoding.arrow_types import folded_name
-from firetrail.pipeline.decoding.spec import DecoderSpec
-from firetrail.pipeline.jobs.archive.archive_job import OnPlan
+from firetrail.pipeline.decoding.decoder_spec import DecoderSpec
+from firetrail.pipeline.decoding.schema.arrow_types import folded_name
 from firetrail.pipeline.options import each_once
-from firetrail.pipeline.tables.columns import PREFIX, check_prefix
-from firetrail.pipeline.tables.keys import BUCKETS, check_buckets
+from firetrail.pipeline.tables.files.table_columns import PREFIX, check_prefix
+from firetrail.pipeline.tables.keyed.keys import BUCKETS, check_buckets
+from firetrail.pipeline.tasks import OnPlan
 
 
 @dataclass(frozen=True, slots=True)

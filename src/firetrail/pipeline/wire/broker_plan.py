@@ -6,15 +6,15 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from firetrail.pipeline.kernels.pick import TIME_MAX, TIME_MIN
-from firetrail.pipeline.source.options import QueueName, ReadOptions
 from firetrail.pipeline.source.plan.log_splits import share_out, split_count
 from firetrail.pipeline.source.plan.ranges import NO_BOUNDS, Bounds, check_edges_in, resolve
 from firetrail.pipeline.source.plan.store_splits import QueueRange, RowSelection
-from firetrail.pipeline.wire.access import access_in
+from firetrail.pipeline.source.source_options import QueueName, ReadOptions
+from firetrail.pipeline.wire.broker_access_file import access_in
 from firetrail.pipeline.wire.broker_queues import Cluster, OffsetRange, name_of
 from firetrail.pipeline.wire.broker_splits import BrokerRange, WireSplit
 from firetrail.pipeline.wire.loop import Loop
-from firetrail.pipeline.wire.retry import RequestRetry
+from firetrail.pipeline.wire.request_retry import RequestRetry
 from firetrail.remoting.messages.bodies import MessageQueue
 from firetrail.text import counted
 

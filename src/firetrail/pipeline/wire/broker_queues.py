@@ -16,11 +16,11 @@ from firetrail.format.names import OFFSET_MAX
 from firetrail.format.record import Record, decode_received
 from firetrail.pipeline.kernels.pick import TIME_MAX, TIME_MIN
 from firetrail.pipeline.logger import LOGGER
-from firetrail.pipeline.source.options import QueueName, ReadOptions
 from firetrail.pipeline.source.plan.ranges import Bounds, check_topics_in, is_in
-from firetrail.pipeline.wire.access import access_in
+from firetrail.pipeline.source.source_options import QueueName, ReadOptions
+from firetrail.pipeline.wire.broker_access_file import access_in
 from firetrail.pipeline.wire.loop import Loop
-from firetrail.pipeline.wire.retry import RequestRetry, no_broker
+from firetrail.pipeline.wire.request_retry import RequestRetry, no_broker
 from firetrail.remoting.messages.bodies import MessageQueue
 from firetrail.remoting.wire.codes import ResponseCode
 

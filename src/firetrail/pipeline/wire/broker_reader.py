@@ -27,12 +27,12 @@ from firetrail.pipeline.source.arrays import BatchBuilder
 from firetrail.pipeline.source.damage_text import SKIP_DAMAGED
 from firetrail.pipeline.source.schema import NAMES, fields
 from firetrail.pipeline.source.unit_reader import RecordSelector
-from firetrail.pipeline.wire.access import access_in
+from firetrail.pipeline.wire.broker_access_file import access_in
 from firetrail.pipeline.wire.broker_queues import name_of
 from firetrail.pipeline.wire.broker_splits import BrokerRange, WireSplit
 from firetrail.pipeline.wire.gaps import is_sparse, left_out, take
 from firetrail.pipeline.wire.loop import Loop
-from firetrail.pipeline.wire.retry import RequestRetry, no_progress
+from firetrail.pipeline.wire.request_retry import RequestRetry, no_progress
 from firetrail.remoting.messages.bodies import MessageQueue, TopicConfig
 from firetrail.remoting.messages.headers import TopicHeader
 from firetrail.remoting.wire.codes import RequestCode, ResponseCode

@@ -10,16 +10,16 @@ from pyspark.sql.datasource import InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxBytes, ReadMaxRows
 
 from firetrail.pipeline.logger import LOGGER
-from firetrail.pipeline.source.options import (
+from firetrail.pipeline.source.partition import read_partition
+from firetrail.pipeline.source.plan.ranges import NO_BOUNDS, clipped, report_missing, resolve
+from firetrail.pipeline.source.plan.store_splits import RowSelection
+from firetrail.pipeline.source.source_options import (
     LATEST,
     QueueName,
     ReadBoundary,
     ReadOptions,
     parse_offsets_by,
 )
-from firetrail.pipeline.source.partition import read_partition
-from firetrail.pipeline.source.plan.ranges import NO_BOUNDS, clipped, report_missing, resolve
-from firetrail.pipeline.source.plan.store_splits import RowSelection
 from firetrail.pipeline.source.store_stream import StreamReader, as_json, cut_to
 from firetrail.pipeline.wire.broker_plan import (
     BrokerPart,

@@ -19,7 +19,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from firetrail.pipeline.sink.columns import (
+from firetrail.pipeline.sink.sink_columns import (
     WireSinkOptions,
     check_appended,
     parse_wire_options,

@@ -27,14 +27,14 @@ from firetrail.format.layout import MAX_PROPERTIES
 from firetrail.format.message_types import is_delayed, may_be_delayed
 from firetrail.format.names import check_topic
 from firetrail.format.properties import decode_properties, encode_properties
-from firetrail.pipeline.sink.columns import WireSinkOptions
 from firetrail.pipeline.sink.overrides import prefer_columns
 from firetrail.pipeline.sink.row_checks import check_rows
+from firetrail.pipeline.sink.sink_columns import WireSinkOptions
 from firetrail.pipeline.sink.staged_rows import CHUNK_BYTES, message_of, rows_of
 from firetrail.pipeline.sink.vectors import Vectors, chunks, vectors
-from firetrail.pipeline.wire.access import access_in
+from firetrail.pipeline.wire.broker_access_file import access_in
 from firetrail.pipeline.wire.loop import Loop
-from firetrail.pipeline.wire.retry import RequestRetry
+from firetrail.pipeline.wire.request_retry import RequestRetry
 from firetrail.remoting.messages.bodies import MessageQueue
 from firetrail.remoting.wire.codes import Permission
 from firetrail.store.admission.drafter import Drafter

@@ -19,10 +19,10 @@ from firetrail import Message, Store
 from firetrail.errors import ConfigError, LakeError, NotAStoreError, StoreDamagedError
 from firetrail.pipeline.jobs.archive import compaction
 from firetrail.pipeline.jobs.archive.archive_job import ArchiveResult, archive, follow
-from firetrail.pipeline.jobs.archive.lake import Lake
-from firetrail.pipeline.jobs.archive.lake_reader import archived_files
-from firetrail.pipeline.jobs.archive.manifest import MANIFEST, LakeLayout, RetiredFile, gaps
 from firetrail.pipeline.jobs.restore import restore
+from firetrail.pipeline.lakes.lake import Lake
+from firetrail.pipeline.lakes.lake_manifest import MANIFEST, LakeLayout, RetiredFile, gaps
+from firetrail.pipeline.lakes.lake_reader import archived_files
 from firetrail.pipeline.source.plan.fingerprint import whole_fingerprint
 from firetrail.pipeline.tasks import run_tasks
 from firetrail.store.inspect.view import StoreView
@@ -282,7 +282,7 @@ class TestKilled:
     ) -> None:
         """Without locks, the second job fails."""
         from firetrail.pipeline.jobs.archive.archive_job import _facts
-        from firetrail.pipeline.jobs.archive.manifest import Manifest, Range
+        from firetrail.pipeline.lakes.lake_manifest import Manifest, Range
 
         put(1)
         with StoreView.open(root) as view:

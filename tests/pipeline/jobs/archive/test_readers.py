@@ -22,9 +22,9 @@ from firetrail.errors import DiskFullError, LakeError
 from firetrail.pipeline import lake_dataset, lake_files, read_lake
 from firetrail.pipeline.jobs.archive import archive_job, compaction, table_formats
 from firetrail.pipeline.jobs.archive.archive_job import archive
-from firetrail.pipeline.jobs.archive.lake import Lake
-from firetrail.pipeline.jobs.archive.lake_reader import archived_files
 from firetrail.pipeline.lakes.hashed_file import HashedFile
+from firetrail.pipeline.lakes.lake import Lake
+from firetrail.pipeline.lakes.lake_reader import archived_files
 
 Put = Callable[..., None]
 Offsets = Callable[[SparkSession, Path], list[int]]

@@ -22,12 +22,12 @@ from firetrail.errors import LakeConflictError, LakeError
 from firetrail.pipeline import lake_dataset, lake_files, read_lake
 from firetrail.pipeline.jobs import restore as restore_module
 from firetrail.pipeline.jobs.archive import archive_job, compaction
-from firetrail.pipeline.jobs.archive import lake as lake_module
 from firetrail.pipeline.jobs.archive.archive_job import ArchiveResult, archive
-from firetrail.pipeline.jobs.archive.lake import Lake
-from firetrail.pipeline.jobs.archive.lake_reader import archived_files
 from firetrail.pipeline.jobs.restore import restore
-from firetrail.pipeline.tables.table_job import table
+from firetrail.pipeline.lakes import lake as lake_module
+from firetrail.pipeline.lakes.lake import Lake
+from firetrail.pipeline.lakes.lake_reader import archived_files
+from firetrail.pipeline.tables.runs.table_job import table
 
 Put = Callable[..., None]
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")

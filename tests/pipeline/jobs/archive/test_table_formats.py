@@ -17,9 +17,9 @@ from firetrail.errors import LakeError, MissingExtraError
 from firetrail.pipeline.jobs.archive import compaction
 from firetrail.pipeline.jobs.archive import table_formats as module
 from firetrail.pipeline.jobs.archive.archive_job import archive
-from firetrail.pipeline.jobs.archive.lake import Lake
-from firetrail.pipeline.jobs.archive.manifest import LakeLayout
 from firetrail.pipeline.jobs.restore import restore
+from firetrail.pipeline.lakes.lake import Lake
+from firetrail.pipeline.lakes.lake_manifest import LakeLayout
 
 Put = Callable[..., None]
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")

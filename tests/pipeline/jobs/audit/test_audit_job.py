@@ -14,7 +14,7 @@ from tests.stores import LIGHT, copy_of, flip, log_file, overwrite, records, sta
 from firetrail import Message, Store
 from firetrail.errors import NotAStoreError
 from firetrail.pipeline.jobs.audit.audit_job import audit, work_folder
-from firetrail.pipeline.jobs.audit.page import render
+from firetrail.pipeline.jobs.audit.audit_page import render
 from firetrail.store.problems import Problem, ProblemKind
 
 

@@ -13,8 +13,8 @@ from firetrail.errors import DataLostError, NotSharedError, StoreDamagedError
 from firetrail.format.names import COMMIT_LOG, segment_name
 from firetrail.pipeline.batch_plan import plan_batch
 from firetrail.pipeline.source.damage import plan_damage, read_damage
-from firetrail.pipeline.source.options import parse_options
 from firetrail.pipeline.source.plan.store_splits import LogSplit, OffsetSplit, UnitSplit
+from firetrail.pipeline.source.source_options import parse_options
 from firetrail.pipeline.source.split_reader import read_split
 from firetrail.pipeline.wire.broker_splits import Split, WireSplit
 from firetrail.storage.segment import Segment

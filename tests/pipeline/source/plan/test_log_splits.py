@@ -13,7 +13,6 @@ from tests.stores import records
 from firetrail import Message, Store
 from firetrail.format.names import CONSUME_QUEUE
 from firetrail.pipeline.batch_plan import plan_batch
-from firetrail.pipeline.source.options import parse_options
 from firetrail.pipeline.source.plan import log_splits
 from firetrail.pipeline.source.plan.log_splits import (
     SPLIT_BYTES,
@@ -26,6 +25,7 @@ from firetrail.pipeline.source.plan.log_splits import (
 )
 from firetrail.pipeline.source.plan.ranges import batch_parts
 from firetrail.pipeline.source.plan.store_splits import LogSplit, UnitSplit
+from firetrail.pipeline.source.source_options import parse_options
 from firetrail.pipeline.source.store_stream import LogStreamReader, QueueStreamReader
 from firetrail.store.inspect.view import StoreView
 from firetrail.store.queues.consume_queue import ConsumeQueue

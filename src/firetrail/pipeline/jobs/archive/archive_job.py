@@ -22,15 +22,6 @@ from firetrail.format.columns import Check, Stop
 from firetrail.format.record import decode_message
 from firetrail.format.values.hosts import format_host
 from firetrail.pipeline.jobs.archive.compaction import compact
-from firetrail.pipeline.jobs.archive.lake import Lake
-from firetrail.pipeline.jobs.archive.manifest import (
-    MANIFEST,
-    Anchor,
-    LakeLayout,
-    Manifest,
-    Range,
-    StoreFacts,
-)
 from firetrail.pipeline.jobs.archive.parquet_files import (
     ArchivePart,
     WrittenPart,
@@ -38,18 +29,25 @@ from firetrail.pipeline.jobs.archive.parquet_files import (
     archive_part,
 )
 from firetrail.pipeline.jobs.archive.table_formats import LakeTable, table_of
-from firetrail.pipeline.source.plan.log_splits import plan_log
-from firetrail.pipeline.tasks import run_tasks
+from firetrail.pipeline.lakes.lake import Lake
+from firetrail.pipeline.lakes.lake_manifest import (
+    MANIFEST,
+    Anchor,
+    LakeLayout,
+    Manifest,
+    Range,
+    StoreFacts,
+)
+from firetrail.pipeline.source.plan.log_splits import plan_log, safe_end
+from firetrail.pipeline.tasks import OnPlan, run_tasks
 from firetrail.store.index.tag_entries import has_tag_entries
-from firetrail.store.inspect.view import StoreState, StoreView
+from firetrail.store.inspect.view import StoreView
 from firetrail.store.retention.archive_marks import ArchiveMark, read_mark, write_mark
 from firetrail.system import SYSTEM
 
 RETIRED_KEPT_MS = 7 * 86_400_000
 """The time for which files that compaction replaced are kept for readers of older versions of a
 table."""
-OnPlan = Callable[[int], Callable[[int], None] | None]
-"""Called with the number of tasks; returns a callback for the number of completed ones, or None."""
 
 
 class ArchiveResult(NamedTuple):
@@ -370,13 +368,6 @@ def _layout(name: str | None) -> LakeLayout | None:
     if name not in list(LakeLayout):
         raise ConfigError("layout", name, f"must be one of {', '.join(LakeLayout)}")
     return LakeLayout(name)
-
-
-def safe_end(view: StoreView) -> int:
-    """Return the physical offset up to which the log can no longer change."""
-    if view.state is StoreState.CLOSED or view.watermark is None:
-        return view.end
-    return min(view.watermark.durable_offset, view.end)
 
 
 def anchor_of(view: StoreView, offset: int) -> Anchor | None:

@@ -14,15 +14,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 
-from firetrail.pipeline.jobs.archive.lake import Lake, partition
-from firetrail.pipeline.jobs.archive.manifest import DataFile, LakeLayout, Manifest, RetiredFile
-from firetrail.pipeline.jobs.archive.parquet_files import (
-    OWN_BYTES,
-    SHARED,
-    PartitionFile,
-    schema_of,
-)
+from firetrail.pipeline.jobs.archive.parquet_files import OWN_BYTES, SHARED, PartitionFile
 from firetrail.pipeline.jobs.archive.table_formats import LakeTable
+from firetrail.pipeline.lakes.lake import Lake, partition
+from firetrail.pipeline.lakes.lake_manifest import DataFile, LakeLayout, Manifest, RetiredFile
+from firetrail.pipeline.lakes.lake_schema import schema_of
 from firetrail.pipeline.tasks import run_tasks
 from firetrail.pipeline.workers import worker_name
 from firetrail.system import SYSTEM

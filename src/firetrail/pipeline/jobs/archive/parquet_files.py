@@ -24,14 +24,15 @@ import pyarrow.parquet as pq
 from firetrail.errors import StoreDamagedError
 from firetrail.format import columns as col
 from firetrail.format.columns import Columns
-from firetrail.pipeline.jobs.archive.lake import Lake, partition
-from firetrail.pipeline.jobs.archive.manifest import Anchor, DataFile, LakeLayout
 from firetrail.pipeline.kernels.arrow import Rows
 from firetrail.pipeline.kernels.plain import OPEN, OTHER, classify
 from firetrail.pipeline.lakes.hashed_file import HashedFile
+from firetrail.pipeline.lakes.lake import Lake, partition
+from firetrail.pipeline.lakes.lake_manifest import Anchor, DataFile, LakeLayout
+from firetrail.pipeline.lakes.lake_schema import FULL_SCHEMA, schema_of
 from firetrail.pipeline.source.arrays import BatchBuilder
 from firetrail.pipeline.source.plan.fingerprint import LogFingerprint
-from firetrail.pipeline.source.schema import arrow_schema, fields
+from firetrail.pipeline.source.schema import fields
 from firetrail.pipeline.source.split_reader import BATCH_BYTES
 from firetrail.pipeline.workers import worker_name
 from firetrail.storage.segment import Segment
@@ -53,11 +54,6 @@ SHARED = ""
 """Placeholder for the topic of rows and files that several topics share."""
 DAY_MS = 86_400_000
 
-PROPERTIES_OPEN = pa.field("properties_open", pa.bool_())
-"""Whether the last property lacks its separator, as RocketMQ 4.9.1 to 5.1.4 write it."""
-RECORD = pa.field("record", pa.binary())
-"""The whole record if the other columns do not determine all of its bytes, else null."""
-FULL_SCHEMA: pa.Schema = arrow_schema().append(PROPERTIES_OPEN).append(RECORD)
 DICTIONARY_COLUMNS = ["topic", "tags", "born_host", "store_host", "sys_flag", "flag", "queue_id"]
 DICTIONARY_COLUMNS += ["reconsume_times", "prepared_offset", "properties.key_value.key"]
 DICTIONARY_COLUMNS += ["body"]
@@ -66,18 +62,6 @@ rest of the column is written without it. For bodies that never repeat, the cost
 measured (``benchmarks/bodies.py``)."""
 _NO_STATISTICS = {"body", "record", "properties", "keys"}
 _GATHERER = BatchBuilder(fields())
-
-
-def file_schema(*, topic: bool) -> pa.Schema:
-    """Return the columns of a data file; the topic can be left out if it is part of the path."""
-    if topic:
-        return FULL_SCHEMA
-    return FULL_SCHEMA.remove(FULL_SCHEMA.get_field_index("topic"))
-
-
-def schema_of(layout: LakeLayout, *, topic_column: bool) -> pa.Schema:
-    """Return the columns of a data file in a layout; ``topic_column`` is that of the table."""
-    return file_schema(topic=topic_column or layout is LakeLayout.DAY)
 
 
 class ArchivePart(NamedTuple):

@@ -20,9 +20,10 @@ from urllib.parse import unquote
 
 import pyarrow as pa
 
-from firetrail.errors import ConfigError, LakeConflictError, LakeError, MissingExtraError
-from firetrail.pipeline.jobs.archive.lake import Lake
-from firetrail.pipeline.jobs.archive.manifest import (
+from firetrail.errors import ConfigError, LakeConflictError, LakeError
+from firetrail.pipeline.lakes.lake import Lake
+from firetrail.pipeline.lakes.lake_libraries import library
+from firetrail.pipeline.lakes.lake_manifest import (
     FOLDER,
     PENDING,
     DataFile,
@@ -30,11 +31,10 @@ from firetrail.pipeline.jobs.archive.manifest import (
     Manifest,
     decode_manifest,
 )
-from firetrail.pipeline.jobs.archive.parquet_files import file_schema
+from firetrail.pipeline.lakes.lake_schema import DAY, file_schema
 from firetrail.pipeline.lakes.location import check_delta_opens
 from firetrail.system import SYSTEM
 
-DAY = pa.field("day", pa.date32())
 _PARTITIONS = {LakeLayout.DAY: ["day"], LakeLayout.TOPIC: ["topic", "day"]}
 _COMMITS = 5
 """How often a commit to a Delta table is tried that other jobs try at the same time."""
@@ -364,17 +364,6 @@ class IcebergFiles(_PublishedTable):
 
     def _address(self, file: DataFile) -> str:
         return f"file://{self._lake.folder.path(file.path)}"
-
-
-def library(module: str, extra: str, user: str = "an archive") -> Any:
-    """Import the library of a table format; raise MissingExtraError if it is not installed."""
-    try:
-        return import_module(module)
-    except ImportError as error:
-        raise MissingExtraError(
-            f"{user} with the format {extra} needs {module.split('.')[0]}: "
-            f"pip install 'firetrail[spark,{extra}]'"
-        ) from error
 
 
 KINDS: dict[str, type[ParquetFiles | DeltaFiles | IcebergFiles]] = {

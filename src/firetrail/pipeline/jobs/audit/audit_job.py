@@ -22,7 +22,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from firetrail.format.names import CONSUME_QUEUE, INDEX
 from firetrail.format.values.delay import DEFAULT_DELAY_LEVELS, DelayLevels
-from firetrail.pipeline.jobs.audit.tasks import (
+from firetrail.pipeline.jobs.audit.audit_tasks import (
     AuditedStore,
     CheckFindings,
     CompareTask,

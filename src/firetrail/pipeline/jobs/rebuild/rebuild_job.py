@@ -32,7 +32,7 @@ from firetrail.pipeline.jobs.rebuild.assembly import (
     QueueFiles,
     assemble,
 )
-from firetrail.pipeline.jobs.rebuild.tasks import DerivedPart, DeriveTask, derive
+from firetrail.pipeline.jobs.rebuild.derivation_task import DerivedPart, DeriveTask, derive
 from firetrail.pipeline.source.plan.fingerprint import fingerprint_of
 from firetrail.pipeline.source.plan.log_splits import record_from
 from firetrail.pipeline.tasks import run_tasks

@@ -29,11 +29,11 @@ from firetrail.format.names import check_topic, name_server
 from firetrail.format.properties import decode_properties, encode_properties
 from firetrail.format.record import Record, decode_message
 from firetrail.pipeline.failures import original_errors
-from firetrail.pipeline.jobs.archive.archive_job import anchor_of, safe_end
+from firetrail.pipeline.jobs.archive.archive_job import anchor_of
 from firetrail.pipeline.jobs.replay.targets import BrokerTarget, ReplayPiece, StoreTarget, Target
 from firetrail.pipeline.jobs.sql import Mode, sql
 from firetrail.pipeline.source.places import is_remote
-from firetrail.pipeline.source.plan.log_splits import plan_log
+from firetrail.pipeline.source.plan.log_splits import plan_log, safe_end
 from firetrail.store.inspect.view import StoreView
 from firetrail.store.settings.store_config import StoreConfig
 from firetrail.system import SYSTEM

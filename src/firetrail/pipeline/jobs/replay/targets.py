@@ -26,7 +26,7 @@ from firetrail.format.batch import decode_batch, encode_batch
 from firetrail.format.names import REPLAYED_PREFIX
 from firetrail.pipeline.options import GROUP
 from firetrail.pipeline.wire.loop import Loop
-from firetrail.pipeline.wire.retry import RequestRetry, no_broker
+from firetrail.pipeline.wire.request_retry import RequestRetry, no_broker
 from firetrail.pipeline.wire.sender import CONNECT, OutgoingBatch, find_queues, send_in_order
 from firetrail.remoting.messages.bodies import MessageQueue
 from firetrail.remoting.wire.codes import Permission

@@ -5,9 +5,9 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
+from firetrail.pipeline.jobs.report.figure_queries import gather_figures
 from firetrail.pipeline.jobs.report.figures import Figures
-from firetrail.pipeline.jobs.report.gather import gather_figures
-from firetrail.pipeline.jobs.report.page import render
+from firetrail.pipeline.jobs.report.report_page import render
 from firetrail.system import SYSTEM
 
 __all__ = ["Figures", "report"]

@@ -21,7 +21,7 @@ from firetrail.pipeline.source.plan.store_splits import (
     UnitSplit,
 )
 from firetrail.pipeline.source.unit_reader import first_at_or_after
-from firetrail.store.inspect.view import StoreView
+from firetrail.store.inspect.view import StoreState, StoreView
 from firetrail.store.log.log_records import store_time_at
 from firetrail.store.log.segment_scan import find_record
 from firetrail.store.queues.consume_queue import ConsumeQueue
@@ -232,3 +232,10 @@ def share_out(
                 taken, left = [], room
     if taken:
         yield taken
+
+
+def safe_end(view: StoreView) -> int:
+    """Return the physical offset up to which the log can no longer change."""
+    if view.state is StoreState.CLOSED or view.watermark is None:
+        return view.end
+    return min(view.watermark.durable_offset, view.end)

@@ -13,7 +13,9 @@ from firetrail.errors import ConfigError, DataLostError, StoreDamagedError
 from firetrail.format.files.unit import ConsumeQueueUnit
 from firetrail.format.names import CONSUME_QUEUE, OFFSET_MAX
 from firetrail.pipeline.kernels.pick import TIME_MAX, TIME_MIN
-from firetrail.pipeline.source.options import (
+from firetrail.pipeline.source.places import local_path
+from firetrail.pipeline.source.plan.store_splits import QueueRange
+from firetrail.pipeline.source.source_options import (
     EARLIEST,
     LATEST,
     QueueName,
@@ -21,8 +23,6 @@ from firetrail.pipeline.source.options import (
     ReadOptions,
     View,
 )
-from firetrail.pipeline.source.places import local_path
-from firetrail.pipeline.source.plan.store_splits import QueueRange
 from firetrail.pipeline.source.unit_reader import first_at_or_after
 from firetrail.store.evidence.catalog import KnownTopics, parse_topics, topics_content
 from firetrail.store.inspect.view import StoreView

@@ -11,11 +11,11 @@ from dataclasses import replace
 
 from firetrail.errors import ConfigError
 from firetrail.pipeline.kernels.pick import TIME_MAX, TIME_MIN
-from firetrail.pipeline.source.options import ReadOptions, View
 from firetrail.pipeline.source.places import open_log
 from firetrail.pipeline.source.plan.log_splits import split_count
 from firetrail.pipeline.source.plan.ranges import Bounds
 from firetrail.pipeline.source.plan.store_splits import LogSplit, RowSelection, StoreSplit
+from firetrail.pipeline.source.source_options import ReadOptions, View
 from firetrail.store.log.log_records import store_time_at
 from firetrail.store.log.segment_scan import find_record
 from firetrail.text import counted

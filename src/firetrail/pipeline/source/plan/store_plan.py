@@ -9,7 +9,6 @@ from firetrail.format.columns import Check, Stop
 from firetrail.format.kernels.single import KeyQuestion
 from firetrail.format.values.javahash import java_text
 from firetrail.pipeline.kernels.pick import TIME_MAX, TIME_MIN
-from firetrail.pipeline.source.options import ReadOptions, View
 from firetrail.pipeline.source.places import is_remote, local_path
 from firetrail.pipeline.source.plan.fingerprint import whole_fingerprint
 from firetrail.pipeline.source.plan.log_splits import plan_log, plan_queues, record_from, time_span
@@ -32,6 +31,7 @@ from firetrail.pipeline.source.plan.store_splits import (
     StoreSplit,
 )
 from firetrail.pipeline.source.schema import NAMES
+from firetrail.pipeline.source.source_options import ReadOptions, View
 from firetrail.store.inspect.log_tail import TailKind, read_tail
 from firetrail.store.inspect.view import StoreState, StoreView
 from firetrail.store.inspect.zeroed_pages import key_gaps

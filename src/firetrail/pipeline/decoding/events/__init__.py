@@ -1,0 +1,1 @@
+"""Decoders of CDC events, and the adapters of the tools that write them."""

@@ -1,0 +1,1 @@
+"""Decoders of the formats of bodies that are rows."""

@@ -1,0 +1,1 @@
+"""Values of JSON and of text as values of columns."""

@@ -1,0 +1,1 @@
+"""Files of a table: columns, Parquet files, commits of Delta, and the manifest."""

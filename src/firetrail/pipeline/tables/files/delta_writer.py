@@ -1,0 +1,261 @@
+"""The Delta table that a job writes: its commits, and a check that nobody else changed it.
+
+Each commit has the id of the table and the sequence of the manifest in its ``txn`` action and in
+its commit info. Commits that only rearrange or remove old files (OPTIMIZE, VACUUM) may be anyone's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from importlib import import_module
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pyarrow as pa
+
+from firetrail.errors import LakeError
+from firetrail.pipeline.lakes.lake_folder import LakeFolder
+from firetrail.pipeline.lakes.lake_libraries import library
+from firetrail.pipeline.tables.files.table_columns import BUCKET
+from firetrail.pipeline.tables.files.table_manifest import NO_BUCKET, ReplacedFile, TableFile
+from firetrail.system import SYSTEM
+
+_TABLE, _SEQUENCE = "firetrail.table", "firetrail.sequence"
+_LOG = "_delta_log"
+_LIBRARIES = {"pyarrow", "deltalake", "_internal"}
+"""The modules of errors of Arrow and delta-rs."""
+LakeArgument = TypeVar("LakeArgument")
+LakeResult = TypeVar("LakeResult")
+_MAINTENANCE = {"OPTIMIZE", "VACUUM START", "VACUUM END"}
+
+
+def naming_table(
+    function: Callable[[LakeArgument], LakeResult], name: str
+) -> Callable[[LakeArgument], LakeResult]:
+    """Return a function that raises LakeError, which names a table, for errors of the libraries.
+
+    Args:
+        function: The function, which tasks can be given.
+        name: The name for messages.
+    """
+    return partial(_call, function, name)
+
+
+def _call(
+    function: Callable[[LakeArgument], LakeResult], name: str, argument: LakeArgument
+) -> LakeResult:
+    try:
+        return function(argument)
+    except Exception as error:
+        kind = type(error)
+        if kind.__module__.partition(".")[0] not in _LIBRARIES:
+            raise
+        raise LakeError(
+            f"{name}: the run ended with an error of a library ({kind.__name__}: {error}); run "
+            "the job again, and report this if it ends so again"
+        ) from error
+
+
+class DeltaWriter:
+    """Commits to the Delta table in the folder of a lake.
+
+    Args:
+        lake: The folder.
+        table_id: The id of the manifest that the table belongs to.
+    """
+
+    def __init__(self, lake: LakeFolder, table_id: str) -> None:
+        self._lake = lake
+        self._id = table_id
+        self._library: Any = library("deltalake", "delta", "a table")
+
+    def exists(self) -> bool:
+        """Whether there is a table."""
+        return bool(self._library.DeltaTable.is_deltatable(self._lake.place))
+
+    def check(self, version: int | None) -> None:
+        """Check that the table is the one that this job wrote.
+
+        Args:
+            version: Its version after the last commit of this job; None before the first one.
+
+        Raises:
+            LakeError: Somebody else changed or replaced the table.
+        """
+        if not self.exists():
+            if version is not None:
+                raise LakeError(
+                    f"{self._lake.place}: the Delta table is missing, but its manifest exists; "
+                    "restore it, or remove the folder to begin a new table"
+                )
+            return
+        table = self._library.DeltaTable(self._lake.place)
+        if table.metadata().configuration.get(_TABLE) != self._id:
+            raise LakeError(
+                f"{self._lake.place}: is a Delta table that this job did not create; choose "
+                "another folder"
+            )
+        self._check_commits(table, version)
+
+    def _check_commits(self, table: Any, known: int | None) -> None:
+        """Raise LakeError for a commit after version ``known`` that is not ours."""
+        newest, since = table.version(), -1 if known is None else known
+        if newest < since:
+            raise LakeError(
+                f"{self._lake.place}: has version {newest}, but this job has written version "
+                f"{since}: the table was replaced; restore it, or begin a new table"
+            )
+        for commit in table.history(newest - since) if newest > since else ():
+            ours = commit.get(_TABLE) == self._id
+            if commit["version"] > since and not ours and commit["operation"] not in _MAINTENANCE:
+                raise LakeError(
+                    f"{self._lake.place}: version {commit['version']} ({commit['operation']}) is "
+                    "not a commit of this job, which must be the only writer of the table; begin "
+                    "a new table"
+                )
+
+    def commit(
+        self,
+        schema: pa.Schema,
+        files: Iterable[TableFile],
+        sequence: int,
+        known: int | None,
+        *,
+        removed: Sequence[ReplacedFile] = (),
+        rewritten: bool = False,
+    ) -> int:
+        """Add and remove files, unless the transaction ``sequence`` was committed before.
+
+        The table is created if it does not exist, and gets the columns that it lacks.
+
+        Args:
+            schema: The columns of the table.
+            files: The files, which exist.
+            sequence: The sequence of the manifest.
+            known: The version after the last commit of this job.
+            removed: The files to remove.
+            rewritten: Whether the files replace all others.
+
+        Returns:
+            The version of the table.
+
+        Raises:
+            LakeError: Somebody else changed the table at the same time.
+        """
+        table = self._open(schema, sequence)
+        done = table.transaction_version(self._id)
+        if rewritten:
+            removed = ()  # the mode does it
+        if done is None or done < sequence:
+            if not rewritten:
+                self._add_columns(table, schema, sequence)
+            with self._explained():
+                table.create_write_transaction(
+                    [
+                        *map(self._addition, files),
+                        *([] if rewritten else map(self._removal, removed)),
+                    ],
+                    "overwrite" if rewritten else "append",
+                    schema if rewritten else table.schema(),
+                    partition_by=_partitions(schema),
+                    commit_properties=self._properties(
+                        sequence, app_transactions=[self._library.Transaction(self._id, sequence)]
+                    ),
+                )
+            table.update_incremental()
+        self._check_commits(table, known)
+        self._sync(-1 if known is None else known, table.version())
+        return int(table.version())
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        """Raise LakeError, which names the table, for errors of the library."""
+        try:
+            yield
+        except self._library.exceptions.DeltaError as error:
+            raise LakeError(
+                f"{self._lake.place}: the commit failed ({error}); run the job again"
+            ) from error
+
+    def _sync(self, known: int, version: int) -> None:
+        """Make the commits after version ``known`` durable, which delta-rs does not."""
+        if not self._lake.is_local:
+            return
+        log = Path(self._lake.path(_LOG))
+        for number in range(known + 1, version + 1):
+            descriptor = SYSTEM.files.open(log / f"{number:020d}.json", writable=False)
+            try:
+                SYSTEM.files.sync(descriptor)
+            finally:
+                SYSTEM.files.close(descriptor)
+        for folder in (log, log.parent, log.parent.parent):
+            SYSTEM.files.sync_folder(folder)
+
+    def maintain(self, keep_hours: int) -> None:
+        """Merge small files, and remove those that were replaced more than ``keep_hours`` ago.
+
+        Both are commits of their own, which change no row. A kill between them does no harm.
+        """
+        if self.exists():
+            table = self._library.DeltaTable(self._lake.place)
+            table.optimize.compact()
+            table.vacuum(keep_hours, dry_run=False, enforce_retention_duration=False)
+
+    def files(self) -> list[ReplacedFile]:
+        """Return the files of the table."""
+        if not self.exists():
+            return []
+        table = self._library.DeltaTable(self._lake.place)
+        actions = pa.table(table.get_add_actions(flatten=True)).to_pylist()
+        return [
+            ReplacedFile(
+                each["path"], each["size_bytes"], int(each.get(f"partition.{BUCKET}", NO_BUCKET))
+            )
+            for each in actions
+        ]
+
+    def _open(self, schema: pa.Schema, sequence: int) -> Any:
+        if self.exists():
+            return self._library.DeltaTable(self._lake.place)
+        return self._library.DeltaTable.create(
+            self._lake.place,
+            schema=schema,
+            partition_by=_partitions(schema),
+            configuration={_TABLE: self._id},
+            raise_if_key_not_exists=False,
+            commit_properties=self._properties(sequence),
+        )
+
+    def _add_columns(self, table: Any, schema: pa.Schema, sequence: int) -> None:
+        present = {field.name for field in table.schema().fields}
+        new = [field for field in schema if field.name not in present]
+        if new:
+            fields = self._library.Schema.from_arrow(pa.schema(new)).fields
+            table.alter.add_columns(fields, commit_properties=self._properties(sequence))
+            table.update_incremental()
+
+    def _properties(self, sequence: int, **more: Any) -> Any:
+        metadata = {_TABLE: self._id, _SEQUENCE: sequence}
+        return self._library.CommitProperties(custom_metadata=metadata, **more)
+
+    def _addition(self, file: TableFile) -> Any:
+        transaction = import_module("deltalake.transaction")
+        return transaction.AddAction(
+            file.path, file.size, _partition_of(file.bucket), 0, True, file.stats
+        )
+
+    def _removal(self, file: ReplacedFile) -> Any:
+        transaction = import_module("deltalake.transaction")
+        return transaction.RemoveAction(
+            file.path, True, SYSTEM.clock.now_ms(), file.size, _partition_of(file.bucket)
+        )
+
+
+def _partitions(schema: pa.Schema) -> list[str]:
+    return [BUCKET] if BUCKET in schema.names else []
+
+
+def _partition_of(bucket: int) -> dict[str, str]:
+    return {} if bucket == NO_BUCKET else {BUCKET: str(bucket)}

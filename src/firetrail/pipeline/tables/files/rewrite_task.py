@@ -1,0 +1,49 @@
+"""The task that writes a file of a table again, after the type of a column has become wider."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from firetrail.pipeline.lakes.lake_folder import LakeFolder
+from firetrail.pipeline.tables.files.table_files import TableWriter
+from firetrail.pipeline.tables.files.table_manifest import TableFile
+
+
+class RewriteTask(NamedTuple):
+    """The work of one task."""
+
+    lake: LakeFolder
+    path: str
+    number: int
+    schema: pa.Schema
+    sequence: int
+    token: str
+
+
+def rewrite_file(task: RewriteTask) -> list[TableFile]:
+    """Write the rows of a file to a new one, with the columns and types of a schema."""
+    stem = f"{task.sequence:010d}-r{task.number:05d}"
+    writer = TableWriter(task.lake, stem, task.token, task.schema)
+    try:
+        with task.lake.filesystem.open_input_file(task.lake.path(task.path)) as file:
+            for batch in pq.ParquetFile(file).iter_batches():
+                writer.write(cast_rows(pa.Table.from_batches([batch]), task.schema))
+        return writer.close()
+    except BaseException:
+        writer.abandon()
+        raise
+
+
+def cast_rows(rows: pa.Table, schema: pa.Schema) -> pa.Table:
+    """Return rows with the columns and types of a schema; columns that they lack are null."""
+    present = set(rows.schema.names)
+    arrays = [
+        rows.column(field.name).cast(field.type)
+        if field.name in present
+        else pa.nulls(rows.num_rows, field.type)
+        for field in schema
+    ]
+    return pa.Table.from_arrays(arrays, schema=schema)

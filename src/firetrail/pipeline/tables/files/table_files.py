@@ -1,0 +1,132 @@
+"""The Parquet files that a task writes, and their statistics for Delta."""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+from datetime import date, datetime
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from firetrail.pipeline.lakes.hashed_file import HashedFile
+from firetrail.pipeline.lakes.lake_folder import LakeFolder
+from firetrail.pipeline.lakes.local_folder import UNFINISHED
+from firetrail.pipeline.tables.files.table_manifest import TableFile
+
+DATA, SUFFIX = "data", ".parquet"
+"""The folder of data files in a table, and the end of their names."""
+ROW_GROUP_BYTES = 16 << 20
+"""Bytes of rows in memory per row group, and so about the memory that a task needs for rows."""
+_TEXT_MAX = 32
+"""Statistics of longer texts are left out."""
+_STATISTICS_MAX = 64
+"""Columns with statistics; more would make commits of wide tables large."""
+
+
+class TableWriter:
+    """Writes rows to one file of a lake, which exists once there are rows.
+
+    Args:
+        lake: The folder of the table.
+        stem: The name that distinguishes the file from others of the job.
+        token: The token of the job.
+        schema: The columns.
+    """
+
+    def __init__(self, lake: LakeFolder, stem: str, token: str, schema: pa.Schema) -> None:
+        self._lake = lake
+        self._name = lake.new_name(DATA, stem, token, SUFFIX)
+        self._schema = schema
+        self._waiting: list[pa.Table] = []
+        self._waiting_bytes = 0
+        self._file: HashedFile | None = None
+        self._writer: Any = None
+        self._written: list[Any] = []
+        self.rows = 0
+
+    def write(self, rows: pa.Table) -> None:
+        """Add rows, which are written in groups."""
+        if rows.num_rows == 0:
+            return
+        self.rows += rows.num_rows
+        self._waiting.append(rows)
+        self._waiting_bytes += rows.nbytes
+        if self._waiting_bytes >= ROW_GROUP_BYTES:
+            self._write_group()
+
+    def _write_group(self) -> None:
+        if self._writer is None:
+            self._file = self._lake.create(self._name)
+            self._writer = pq.ParquetWriter(
+                self._file,
+                self._schema,
+                compression="zstd",
+                compression_level=1,
+                metadata_collector=self._written,
+            )
+        group = pa.concat_tables(self._waiting)
+        self._waiting, self._waiting_bytes = [], 0
+        self._writer.write_table(group, row_group_size=group.num_rows)
+
+    def close(self) -> list[TableFile]:
+        """Complete and sync the file; return it, or nothing if there are no rows."""
+        if self._waiting:
+            self._write_group()
+        if self._file is None:
+            return []
+        self._writer.close()
+        self._file.close()
+        stats = _statistics(self._written[0], self._schema)
+        return [TableFile(self._name, self._file.size, self.rows, stats)]
+
+    def abandon(self) -> None:
+        """Remove the file of a task that failed."""
+        if self._file is not None:
+            self._file.abandon()
+            if self._writer is not None:
+                with suppress(pa.ArrowException, OSError, RuntimeError):  # its last write failed
+                    self._writer.close()
+            self._file.close()
+
+
+def _statistics(written: Any, schema: pa.Schema) -> str:
+    """Return the number of rows, and the lowest and highest values of simple columns."""
+    lowest: dict[str, Any] = {}
+    highest: dict[str, Any] = {}
+    places = {written.schema.column(at).path: at for at in range(written.num_columns)}
+    for field in [field for field in schema if _has_order(field.type)][:_STATISTICS_MAX]:
+        at = places[field.name]
+        groups = [written.row_group(n).column(at) for n in range(written.num_row_groups)]
+        found = [group.statistics for group in groups]
+        if not all(each is not None and each.has_min_max for each in found):
+            continue
+        low, high = min(each.min for each in found), max(each.max for each in found)
+        if isinstance(low, str) and max(len(low), len(high)) > _TEXT_MAX:
+            continue
+        lowest[field.name], highest[field.name] = _json_statistic(low), _json_statistic(high)
+    stats = {"numRecords": written.num_rows, "minValues": lowest, "maxValues": highest}
+    return json.dumps(stats)
+
+
+def _has_order(kind: pa.DataType) -> bool:
+    return bool(
+        pa.types.is_integer(kind)
+        or pa.types.is_string(kind)
+        or pa.types.is_date(kind)
+        or (pa.types.is_timestamp(kind) and kind.tz is not None)
+    )
+
+
+def _json_statistic(value: Any) -> Any:
+    if isinstance(value, datetime):
+        return value.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    return value.isoformat() if isinstance(value, date) else value
+
+
+def remove_unfinished(lake: LakeFolder) -> None:
+    """Remove the hidden files of killed runs."""
+    for name in lake.names():
+        if name.startswith(f"{DATA}/_") and name.endswith(UNFINISHED):
+            lake.remove(name)

@@ -1,0 +1,29 @@
+"""The folders in which a new table may be."""
+
+from pathlib import Path
+
+from firetrail.errors import ConfigError
+from firetrail.format.names import COMMIT_LOG
+from firetrail.pipeline.lakes.lake_manifest import MANIFEST
+
+REJECTED_SUFFIX = "__rejected"
+"""The end of the name of the table of rejected messages."""
+
+
+def check_new_place(place: str) -> None:
+    """Raise ConfigError if a folder is within a store, a table or an archive, or is for rejects."""
+    path = Path(place).resolve()
+    if path.name.endswith(REJECTED_SUFFIX):
+        reason = f"names that end in {REJECTED_SUFFIX} are those of tables of rejected messages"
+        raise ConfigError("to", place, f"{reason}; choose another name")
+    for parent in path.parents:
+        inside = {
+            "a store": parent / COMMIT_LOG,
+            "a table or an archive": parent / MANIFEST,
+            "a Delta table": parent / "_delta_log",
+        }
+        for what, sign in inside.items():
+            if sign.exists():
+                raise ConfigError(
+                    "to", place, f"is inside of {parent}, which is {what}; choose another folder"
+                )

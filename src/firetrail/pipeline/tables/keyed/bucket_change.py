@@ -1,0 +1,115 @@
+"""The change of a table with a key: the buckets to merge, and the files that result."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from firetrail.errors import ConfigError
+from firetrail.pipeline.decoding.schema.table_schema import TableSchema
+from firetrail.pipeline.lakes.lake_folder import LakeFolder
+from firetrail.pipeline.tables.files.table_columns import TableColumns
+from firetrail.pipeline.tables.files.table_manifest import ReplacedFile, TableFile, TableManifest
+from firetrail.pipeline.tables.keyed.bucket_rows import BucketRows
+from firetrail.pipeline.tables.keyed.keys import key_columns
+from firetrail.pipeline.tables.keyed.merge_task import MergeResult, MergeTask
+
+
+@dataclass(frozen=True)
+class Change:
+    """The files that the main table gains and loses, and the rows."""
+
+    files: list[TableFile] = field(default_factory=list)
+    removed: Sequence[ReplacedFile] = ()
+    deletes: Mapping[int, str] = field(default_factory=dict)
+    inserted: int = 0
+    updated: int = 0
+    deleted: int = 0
+
+
+def checked_key(manifest: TableManifest, schema: TableSchema) -> list[str]:
+    """Return the columns of a table's key as a schema names them; none without a key.
+
+    Raises:
+        ConfigError: A column does not exist, or its type has changed or can be no key.
+    """
+    found = key_columns(manifest.key, schema)
+    for name in found:
+        known = manifest.schema.type_of(name)
+        if known is not None and known != schema.type_of(name):
+            reason = f"the type of this key would change to {schema.type_of(name)}"
+            raise ConfigError("upsert", name, f"{reason}; begin a new table")
+    return found
+
+
+def changes_types(before: TableSchema, after: TableSchema) -> bool:
+    """Whether a column that existed has another type."""
+    return any(after.type_of(field.name) != field.type for field in before.arrow)
+
+
+class BucketMerges:
+    """The buckets that new rows touch.
+
+    Args:
+        lake: The folder of the table.
+        manifest: The published manifest.
+        new: The next manifest.
+        token: The token of the job.
+    """
+
+    def __init__(
+        self, lake: LakeFolder, manifest: TableManifest, new: TableManifest, token: str
+    ) -> None:
+        self._lake = lake
+        self._manifest = manifest
+        self._new = new
+        self._token = token
+        self._old: dict[str, ReplacedFile] = {}
+        self.size = 0
+        """Bytes of the files of the touched buckets."""
+
+    def tasks(
+        self,
+        staged: Iterable[Mapping[int, BucketRows]],
+        old: Sequence[ReplacedFile],
+        *,
+        always: bool,
+    ) -> list[MergeTask]:
+        """Return a task for each touched bucket, or with ``always`` for each bucket."""
+        self._old = {file.path: file for file in old}
+        rows: dict[int, list[BucketRows]] = {}
+        for each in staged:
+            for bucket, some in each.items():
+                rows.setdefault(bucket, []).append(some)
+        touched = sorted({*rows, *(file.bucket for file in old if always)})
+        self.size = sum(file.size for file in old if file.bucket in touched)
+        columns = TableColumns(self._new.schema, self._new.prefix)
+        own = checked_key(self._manifest, self._new.schema) if touched else []
+        key = [columns.names[name] for name in own]
+        return [
+            MergeTask(
+                self._lake,
+                bucket,
+                rows.get(bucket, ()),
+                [file.path for file in old if file.bucket == bucket],
+                self._manifest.deletes.get(bucket, ""),
+                columns,
+                key,
+                always,
+                self._new.sequence,
+                self._token,
+            )
+            for bucket in touched
+        ]
+
+    def change(self, results: Sequence[MergeResult]) -> Change:
+        """Return the change of the table after these merges."""
+        deletes = {**self._manifest.deletes, **{each.bucket: each.deletes for each in results}}
+        return Change(
+            [file for each in results for file in each.files],
+            [self._old[path] for each in results for path in each.removed],
+            {bucket: path for bucket, path in deletes.items() if path},
+            sum(each.inserted for each in results),
+            sum(each.updated for each in results),
+            sum(each.deleted for each in results),
+        )

@@ -1,0 +1,1 @@
+"""Messages of a table: their sources, the names of brokers, and their progress."""

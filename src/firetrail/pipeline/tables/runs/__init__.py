@@ -1,0 +1,1 @@
+"""Jobs on a table: runs, dry runs, retries, checks, and what they publish."""

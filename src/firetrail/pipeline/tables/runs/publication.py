@@ -1,0 +1,201 @@
+"""The publication of a run: its files, commits and manifest, all of them or none.
+
+A run that is killed in between is completed by the next one.
+"""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from firetrail.errors import LakeError
+from firetrail.pipeline.lakes.lake_manifest import FOLDER, MANIFEST, PENDING
+from firetrail.pipeline.lakes.location import check_delta_opens, open_folder
+from firetrail.pipeline.tables.files.delta_writer import DeltaWriter
+from firetrail.pipeline.tables.files.table_columns import BUCKET, REJECTED_SCHEMA, TableColumns
+from firetrail.pipeline.tables.files.table_files import remove_unfinished
+from firetrail.pipeline.tables.files.table_manifest import (
+    MAIN,
+    REJECTED,
+    PendingCommit,
+    ReplacedFile,
+    TableManifest,
+    decode_manifest,
+    decode_pending,
+    encode_manifest,
+)
+from firetrail.pipeline.tables.files.table_place import REJECTED_SUFFIX, check_new_place
+from firetrail.pipeline.tables.keyed.bucket_rows import STAGED
+from firetrail.pipeline.tables.keyed.merge_task import DELETES
+
+KEPT_HOURS = 7 * 24
+"""The time for which replaced files are kept for readers of older versions of a table."""
+KEYED_KEPT_HOURS = 1
+"""The same for a table with a key, of which each run replaces a large part."""
+MAINTAINED_EVERY = 100
+"""Commits after which small files are merged and replaced ones are removed."""
+KEYED_MAINTAINED_EVERY = 10
+
+
+class Publication:
+    """The folders of a table and of its rejected messages.
+
+    Args:
+        place: The folder of the table.
+
+    Raises:
+        LakeError: It is a URL.
+    """
+
+    def __init__(self, place: str) -> None:
+        if "://" in place:
+            scheme, _, rest = place.partition("://")
+            raise LakeError(
+                f"{scheme}://{rest.rpartition('@')[2]}: a table needs a local or mounted folder, "
+                "because a lock keeps its jobs apart; choose such a folder"
+            )
+        self.lake = open_folder(place.rstrip("/") or place)
+        self.lakes = {MAIN: self.lake, REJECTED: open_folder(self.lake.place + REJECTED_SUFFIX)}
+        self._manifest: TableManifest | None = None
+
+    def check_folder(self) -> None:
+        """Check that the folder has a table of this job, or can have a new one.
+
+        Raises:
+            LakeError: It has other files.
+            ConfigError: No table can be there.
+        """
+        check_delta_opens(self.lake)
+        if self.manifest() is not None:
+            return
+        check_new_place(self.lake.place)
+        for lake in self.lakes.values():
+            if lake.top_names() - {FOLDER}:
+                raise LakeError(
+                    f"{lake.place}: has files, but no manifest of a table ({MANIFEST}); choose a "
+                    "new or empty folder"
+                )
+
+    def manifest(self) -> TableManifest | None:
+        """Return the published manifest; None if the folder has none."""
+        content = self.lake.read(MANIFEST)
+        return None if content is None else decode_manifest(content, self.lake.show(MANIFEST))
+
+    def settle(self) -> TableManifest | None:
+        """Complete a run that was killed, remove the leftovers of others, return the manifest.
+
+        Raises:
+            LakeError: Somebody else changed one of the tables.
+        """
+        self._manifest = manifest = self.manifest()
+        if manifest is None:
+            return None
+        for name in self.lakes:
+            self._writer(manifest, name).check(manifest.versions.get(name))
+        content = self.lake.read(PENDING)
+        if content is not None:
+            pending = decode_pending(content, self.lake.show(PENDING))
+            if manifest.sequence < pending.manifest.sequence:
+                self._complete(pending)
+            else:
+                self.lake.remove(PENDING)
+        self.remove_unfinished()
+        return self._manifest
+
+    def remove_unfinished(self) -> None:
+        """Remove files that were written, but not published."""
+        for lake in self.lakes.values():
+            remove_unfinished(lake)
+        self.clean()
+
+    def peek(self) -> tuple[TableManifest | None, list[ReplacedFile]]:
+        """Return the manifest and the files of the main table that a next run finds.
+
+        Nothing is changed: a run that was killed is completed in these values only.
+
+        Raises:
+            LakeError: Somebody else changed one of the tables.
+        """
+        manifest = self.manifest()
+        if manifest is None:
+            return None, []
+        for name in self.lakes:
+            self._writer(manifest, name).check(manifest.versions.get(name))
+        files = {file.path: file for file in self.files(manifest)}
+        content = self.lake.read(PENDING)
+        if content is not None:
+            pending = decode_pending(content, self.lake.show(PENDING))
+            if manifest.sequence < pending.manifest.sequence:
+                manifest = pending.manifest
+                gone = files if pending.rewritten else {file.path for file in pending.removed}
+                files = {path: file for path, file in files.items() if path not in gone}
+                new = [ReplacedFile(f.path, f.size, f.bucket) for f in pending.added[MAIN]]
+                files |= {file.path: file for file in new}
+        return manifest, list(files.values())
+
+    def clean(self) -> None:
+        """Remove staged rows, and files of deleted keys that the manifest does not name."""
+        if self._manifest is None or not self._manifest.key:
+            return
+        current = set(self._manifest.deletes.values())
+        for name in self.lake.names():
+            if name.startswith((STAGED, DELETES)) and name not in current:
+                self.lake.remove(name)
+
+    def begin(self, manifest: TableManifest) -> None:
+        """Publish the manifest of a new table, before its first files exist."""
+        self.lake.replace(MANIFEST, encode_manifest(manifest))
+        self._manifest = manifest
+
+    def publish(self, pending: PendingCommit) -> TableManifest:
+        """Publish a manifest and its files; from the first step on, this is certain to happen."""
+        for name, lake in self.lakes.items():
+            if pending.added[name]:
+                lake.sync_folders([file.path for file in pending.added[name]])
+        self.lake.replace(PENDING, pending.encode())
+        return self._complete(pending)
+
+    def maintain(self, keep_hours: int | None) -> None:
+        """Merge small files and remove replaced ones, after a number of commits."""
+        manifest = self._manifest
+        if manifest is None:
+            return
+        every = KEYED_MAINTAINED_EVERY if manifest.key else MAINTAINED_EVERY
+        if manifest.sequence % every == 0:
+            default = KEYED_KEPT_HOURS if manifest.key else KEPT_HOURS
+            for name in self.lakes:
+                self._writer(manifest, name).maintain(default if keep_hours is None else keep_hours)
+
+    def files(self, manifest: TableManifest, table: str = MAIN) -> list[ReplacedFile]:
+        """Return the files of a table."""
+        return self._writer(manifest, table).files()
+
+    def _complete(self, pending: PendingCommit) -> TableManifest:
+        manifest = pending.manifest
+        versions: dict[str, int] = {}
+        self.lake.reveal(manifest.deletes.values())
+        for name in (MAIN, REJECTED):
+            files = pending.added[name]
+            removed = pending.removed if name == MAIN else pending.retried
+            if not files and not removed:
+                continue
+            self.lakes[name].reveal([file.path for file in files])
+            versions[name] = self._writer(manifest, name).commit(
+                _schema(manifest) if name == MAIN else REJECTED_SCHEMA,
+                files,
+                manifest.sequence,
+                manifest.versions.get(name),
+                removed=removed,
+                rewritten=pending.rewritten and name == MAIN,
+            )
+        self._manifest = manifest = manifest.with_versions(versions)
+        self.lake.replace(MANIFEST, encode_manifest(manifest))
+        self.lake.remove(PENDING)
+        return manifest
+
+    def _writer(self, manifest: TableManifest, name: str) -> DeltaWriter:
+        return DeltaWriter(self.lakes[name], manifest.table_id)
+
+
+def _schema(manifest: TableManifest) -> pa.Schema:
+    schema = TableColumns(manifest.schema, manifest.prefix).schema
+    return schema.append(pa.field(BUCKET, pa.int32())) if manifest.key else schema

@@ -1,0 +1,448 @@
+"""The table job: it adds the new messages of a topic to a Delta table, each exactly once.
+
+A run plans what is new in the sources, lets tasks decode it and write files, and publishes them
+(``publication``). Little work is done in the driver, without Spark.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from pyspark.sql import SparkSession
+
+from firetrail.errors import ConfigError, LakeError, PipelineError
+from firetrail.pipeline.decoding.schema.table_schema import EMPTY, TableSchema, merged
+from firetrail.pipeline.tables.files.delta_writer import naming_table
+from firetrail.pipeline.tables.files.rewrite_task import RewriteTask, rewrite_file
+from firetrail.pipeline.tables.files.table_columns import TableColumns
+from firetrail.pipeline.tables.files.table_manifest import (
+    LOCK,
+    MAIN,
+    REJECTED,
+    PendingCommit,
+    ReplacedFile,
+    TableFile,
+    TableManifest,
+)
+from firetrail.pipeline.tables.keyed.bucket_change import (
+    BucketMerges,
+    Change,
+    changes_types,
+    checked_key,
+)
+from firetrail.pipeline.tables.keyed.merge_task import merge_bucket
+from firetrail.pipeline.tables.messages.broker_names import (
+    check_different_logs,
+    named_sources,
+    stages_of,
+)
+from firetrail.pipeline.tables.messages.broker_progress import BrokerProgress
+from firetrail.pipeline.tables.messages.table_sources import (
+    SourcePart,
+    SourcePlan,
+    TableSource,
+    check_exists,
+    plan_source,
+)
+from firetrail.pipeline.tables.row_task import TableTask, TaskResult, sample_bodies, write_rows
+from firetrail.pipeline.tables.runs.publication import Publication
+from firetrail.pipeline.tables.runs.source_progress import progress_after
+from firetrail.pipeline.tables.runs.table_result import TableResult, result_of
+from firetrail.pipeline.tables.table_options import TableOptions, decoder_spec
+from firetrail.pipeline.tasks import OnPlan, run_tasks
+
+INLINE_MERGE_BYTES = 64 << 20
+"""With at most this much to rewrite, a table with a key is merged in the driver, too."""
+INLINE_BYTES = 8 << 20
+"""A round with at most this much to read is done in the driver: Spark would take longer."""
+SAMPLE = 2000
+"""Messages from which the columns of a new table are inferred."""
+_ROUNDS_MAX = 20
+"""Each round of decoding adds columns; more rounds than this mean that a decoder is wrong."""
+SparkProvider = SparkSession | Callable[[], SparkSession]
+
+
+def table(
+    spark: SparkProvider,
+    source: str | Path | Sequence[str | Path],
+    topic: str,
+    to: str | Path,
+    *,
+    decoder: str | None = None,
+    decoder_options: Mapping[str, str] | None = None,
+    schema: str | None = None,
+    prefix: str | None = None,
+    message_columns: bool | None = None,
+    upsert: str | Sequence[str] | None = None,
+    buckets: int | None = None,
+    keep_hours: int | None = None,
+    strict: bool = False,
+    allow_gap: bool = False,
+    split_bytes: int | None = None,
+    on_plan: OnPlan = lambda tasks: None,
+) -> TableResult:
+    """Add the messages of a topic that a Delta table does not have yet.
+
+    The sources are only read and may be in use. If the run fails or is killed, run it again: every
+    message is in the table once. The messages that do not fit are in a second table, whose name
+    ends in ``__rejected``.
+
+    Args:
+        spark: The session to run on, or a function that returns one. A run with little to do does
+            not use it.
+        source: Folder of a store or of a replica, folder or URL of an archive, or several of these.
+            ``"BROKER=PLACE"`` names the broker; by default that is the name of the folder.
+        topic: The topic.
+        to: Folder of the table.
+        decoder: Format of the bodies. None, the default, is that of the table, and ``"json"`` for
+            a new one.
+        decoder_options: Options of the decoder by name, which are kept with the table. Default:
+            none.
+        schema: The columns of the bodies as DDL, such as ``"id bigint, price decimal(10,2)"``.
+            None, the default, takes those of the table, and for a new one those that the first
+            messages show.
+        prefix: Prefix of the message columns. None, the default, is that of the table, and ``"_"``
+            for a new one.
+        message_columns: Whether the table has message columns. None, the default, is as before,
+            and True for a new table.
+        upsert: Columns of the bodies that are the key of a row, such as ``"id"`` or
+            ``"shop,order"``: the table keeps the newest version of each key. None, the default, is
+            as before, and no key for a new table.
+        buckets: Number of buckets of a new table with a key. None, the default, is 16.
+        keep_hours: Hours for which replaced files are kept for readers of older versions. None,
+            the default, is 168, and 1 for a table with a key.
+        strict: Raise an error, and add nothing, if a message does not fit. Default: False.
+        allow_gap: Continue although messages were deleted before they were read. Default: False.
+        split_bytes: Bytes of log per task; by default a size that keeps all processors busy.
+        on_plan: Called with the number of tasks; may return a function, which is then called with
+            the number of completed tasks.
+
+    Returns:
+        The number of messages and rows of this run, and the totals of the table.
+
+    Raises:
+        LakeError: The folder has other files or another topic's table, somebody else changed it,
+            another job is writing it, or a source is not the one that it was made from.
+        DataLostError: Messages were deleted before they were read, and ``allow_gap`` is not set.
+        PipelineError: A message does not fit, and ``strict`` is set.
+        StoreDamagedError: A source has a damaged message.
+        NotAStoreError: A source is neither a store nor an archive.
+        ConfigError: An option or the folder is wrong, or the option is not that of the table.
+        MissingExtraError: The extra ``delta`` is not installed.
+    """
+    given = [source] if isinstance(source, str | Path) else list(source)
+    options = TableOptions(
+        decoder,
+        decoder_options,
+        schema,
+        prefix,
+        message_columns,
+        upsert,
+        buckets,
+        keep_hours,
+        strict,
+        allow_gap,
+        split_bytes,
+        on_plan,
+    )
+    return naming_table(TableJob.run, f"table {to}")(TableJob(spark, given, topic, to, options))
+
+
+class DecodedStage(NamedTuple):
+    """The messages of sources of different brokers, decoded."""
+
+    plans: Sequence[SourcePlan]
+    results: Sequence[TaskResult]
+    schema: TableSchema
+    brokers: Mapping[str, BrokerProgress]
+    """What the table then has of these brokers."""
+    source_table: str
+    inline: bool
+    """Whether the driver itself did the work."""
+    base: TableSchema | None
+    """In a dry run, the schema relative to which versions were counted."""
+
+
+class TableJob:
+    """One run, or one that only counts: then ``dry`` is set, and nothing is written."""
+
+    def __init__(
+        self,
+        spark: SparkProvider,
+        sources: Sequence[str | Path],
+        topic: str,
+        to: str | Path,
+        options: TableOptions,
+        *,
+        dry: bool = False,
+    ) -> None:
+        self._dry = dry
+        self._spark = spark
+        self._sources = [check_exists(str(source)) for source in sources]
+        self._topic = topic
+        self._options = options
+        self.publication = Publication(str(to))
+        self.token = uuid.uuid4().hex[:12]
+
+    def run(self) -> TableResult:
+        """Append what is new in all sources."""
+        self.publication.check_folder()
+        with self.publication.lake.locked(LOCK, self.token):
+            manifest = self.first_manifest(self.publication.settle())
+            total: TableResult | None = None
+            for stage in self.stages(manifest):
+                manifest, done = self._run_stage(manifest, stage)
+                total = done if total is None else total.followed_by(done)
+            assert total is not None
+            return total
+
+    def stages(self, manifest: TableManifest) -> Iterator[list[TableSource]]:
+        """Return the sources, in groups that are read one after another."""
+        return stages_of(named_sources(self._sources, list(manifest.brokers)))
+
+    def first_manifest(self, found: TableManifest | None) -> TableManifest:
+        """Return the manifest of the table, or a new one while the table has had no messages.
+
+        Raises LakeError if it is the table of another topic, ConfigError if an option differs.
+        """
+        if found is None or found.sequence == 0:
+            options = self._options.fixed(None)
+            decoder_spec(options)
+            return TableManifest.new(self._topic, options, EMPTY)
+        if found.topic != self._topic:
+            raise LakeError(
+                f"{self.publication.lake.place}: is the table of the topic {found.topic}, not "
+                f"{self._topic}; choose another folder"
+            )
+        self._options.fixed(found.options)
+        return found
+
+    # -- one stage ----------------------------------------------------------------------------
+
+    def decode(
+        self,
+        manifest: TableManifest,
+        sources: Iterable[TableSource],
+        base: TableSchema | None = None,
+    ) -> DecodedStage:
+        """Decode what is new in sources of different brokers.
+
+        Args:
+            manifest: What the table has.
+            sources: The sources.
+            base: For a dry run, the schema relative to which versions are counted; None for that
+                with which decoding begins.
+        """
+        plans = [
+            plan_source(
+                source,
+                self._topic,
+                manifest.progress(source.broker),
+                split_bytes=self._options.split_bytes,
+                allow_gap=self._options.allow_gap,
+            )
+            for source in sources
+        ]
+        parts = [part for plan in plans for part in plan.parts]
+        schema = self.first_schema(manifest, parts)
+        if self._dry:
+            base = schema if base is None else base
+        elif manifest.sequence == 0:
+            self.publication.begin(manifest)
+        inline = sum(plan.size for plan in plans) <= INLINE_BYTES
+        results, schema = self.decode_parts(manifest, parts, schema, inline, base)
+        gap = self._options.allow_gap
+        brokers = {
+            name: progress_after(self._topic, manifest.progress(name), plan, results, allow_gap=gap)
+            for plan in plans
+            for name in [plan.source.broker]
+        }
+        check_different_logs(plans, self._topic, manifest.brokers, brokers)
+        table = self.source_table(manifest, results)
+        return DecodedStage(plans, results, schema, brokers, table, inline, base)
+
+    def _run_stage(
+        self, manifest: TableManifest, sources: Iterable[TableSource]
+    ) -> tuple[TableManifest, TableResult]:
+        """Append what is new in sources of different brokers."""
+        place = self.publication.lake.place
+        _, results, schema, brokers, source_table, inline, _ = self.decode(manifest, sources)
+        self.check_arrived(results)
+        known = {name: manifest.progress(name) for name in brokers}
+        if schema == manifest.schema and brokers == known:
+            return manifest, result_of(place, manifest, manifest, results, Change())
+        new = replace(
+            manifest,
+            sequence=manifest.sequence + 1,
+            schema=schema,
+            brokers={**manifest.brokers, **brokers},
+            source_table=source_table,
+            skipped=manifest.skipped + sum(result.skipped for result in results),
+            rejected=manifest.rejected + sum(result.rows(REJECTED) for result in results),
+        )
+        published, change = self.commit(manifest, new, results, inline)
+        return published, result_of(place, manifest, published, results, change)
+
+    def commit(
+        self,
+        manifest: TableManifest,
+        new: TableManifest,
+        results: Sequence[TaskResult],
+        inline: bool,
+        retried: Sequence[ReplacedFile] = (),
+    ) -> tuple[TableManifest, Change]:
+        """Publish the rows of tasks and a manifest, whose numbers of rows are set here.
+
+        Args:
+            manifest: The published manifest.
+            new: The next one.
+            results: The results of the tasks.
+            inline: Whether the driver itself does the work.
+            retried: The files of rejected messages that the tasks have read.
+        """
+        change = self._change(manifest, new, results, inline)
+        new = replace(new, rows=manifest.rows + change.inserted - change.deleted)
+        new = replace(new, deletes=change.deletes if new.key else {})
+        pending = PendingCommit(
+            new,
+            {MAIN: change.files, REJECTED: [f for each in results for f in each.files[REJECTED]]},
+            change.removed,
+            changes_types(manifest.schema, new.schema),
+            retried,
+        )
+        published = self.publication.publish(pending)
+        self.publication.clean()
+        self.publication.maintain(self._options.keep_hours)
+        return published, change
+
+    def source_table(self, manifest: TableManifest, results: Sequence[TaskResult]) -> str:
+        """Return the table whose CDC events the topic has; raise PipelineError for several."""
+        found = {manifest.source_table, *(name for each in results for name in each.tables)} - {""}
+        if len(found) > 1:
+            names = sorted(found)
+            raise PipelineError(
+                f"{self._topic}: has events of several tables ({', '.join(names)}), so nothing was "
+                f"added; choose one with the decoder's option tables={names[0]}, and make a table "
+                "for each"
+            )
+        return min(found, default="")
+
+    def _change(
+        self,
+        manifest: TableManifest,
+        new: TableManifest,
+        results: Sequence[TaskResult],
+        inline: bool,
+    ) -> Change:
+        """Return the files of the main table that are new, or that others replace."""
+        always = changes_types(manifest.schema, new.schema)
+        old = self.publication.files(manifest) if always or new.key else []
+        if new.key:
+            merges = BucketMerges(self.publication.lake, manifest, new, self.token)
+            tasks = merges.tasks([result.staged for result in results], old, always=always)
+            inline = inline and merges.size <= INLINE_MERGE_BYTES
+            return merges.change(self._execute(merge_bucket, tasks, inline))
+        files = [file for result in results for file in result.files[MAIN]]
+        rows = sum(file.rows for file in files)
+        if always:
+            files += self._rewrite(new, old)
+        return Change(files, inserted=rows)
+
+    def first_schema(self, manifest: TableManifest, parts: Sequence[SourcePart]) -> TableSchema:
+        """Return the columns of the table, and for a new table those of its first messages."""
+        if self._options.schema is not None:
+            given = TableSchema.from_ddl(self._options.schema)
+            wider = manifest.schema.widened(given)
+            if wider.conflicts:
+                raise ConfigError("schema", self._options.schema, "; ".join(wider.conflicts))
+            return wider.schema
+        if manifest.schema != EMPTY:
+            return manifest.schema
+        spec = decoder_spec(manifest.options)
+        own = spec.own_schema()
+        if own is not None:
+            return own
+        bodies = [body for some in sample_bodies(parts, SAMPLE) for body in some]
+        return merged([EMPTY, *spec.infer(bodies).values()]).schema
+
+    def decode_parts(
+        self,
+        manifest: TableManifest,
+        parts: Sequence[SourcePart],
+        schema: TableSchema,
+        inline: bool,
+        base: TableSchema | None = None,
+    ) -> tuple[list[TaskResult], TableSchema]:
+        """Write the rows of all parts with one schema, and return it with the results."""
+        spec = decoder_spec(manifest.options)
+        key = tuple(checked_key(manifest, schema)) if parts else ()
+        done: dict[int, TaskResult] = {}
+        for _ in range(_ROUNDS_MAX):
+            tasks = [
+                TableTask(
+                    part,
+                    number,
+                    spec,
+                    TableColumns(schema, manifest.prefix),
+                    self.publication.lakes,
+                    key,
+                    manifest.options["buckets"],
+                    inline,
+                    manifest.sequence + 1,
+                    self.token,
+                    base,
+                )
+                for number, part in enumerate(parts)
+                if number not in done
+            ]
+            results: list[TaskResult] = self._execute(write_rows, tasks, inline)
+            done |= {result.number: result for result in results if result.wider is None}
+            self._check_strict(done.values())
+            wider = [result.wider for result in results if result.wider is not None]
+            if not wider:
+                return [done[number] for number in sorted(done)], schema
+            before, schema = schema, merged([schema, *wider]).schema
+            checked_key(manifest, schema)
+            if changes_types(before, schema):
+                done.clear()
+        raise PipelineError(
+            f"{self._topic}: the messages show new columns again and again; give the columns with "
+            "--schema"
+        )
+
+    def _execute(self, function: Callable[[Any], Any], tasks: Sequence[Any], inline: bool) -> Any:
+        if inline or not tasks:
+            return [function(task) for task in tasks]
+        spark = self._spark if isinstance(self._spark, SparkSession) else self._spark()
+        progress = self._options.on_plan(len(tasks))
+        name = f"table {self.publication.lake.place}"
+        return run_tasks(spark, naming_table(function, name), tasks, name=name, progress=progress)
+
+    def _check_strict(self, results: Iterable[TaskResult]) -> None:
+        for result in results:
+            if self._options.strict and not self._dry and result.first_reject:
+                raise PipelineError(
+                    f"{self._topic}: a message does not fit, so nothing was added: "
+                    f"{result.first_reject}; correct the schema, or run without --strict"
+                )
+
+    def check_arrived(self, results: Sequence[TaskResult]) -> None:
+        """Raise NotSharedError unless the driver sees the files of all tasks."""
+        for result in results:
+            for name, files in result.files.items():
+                for file in files:
+                    self.publication.lakes[name].check_arrived(file.path, file.size, result.worker)
+
+    def _rewrite(self, new: TableManifest, old: Sequence[ReplacedFile]) -> list[TableFile]:
+        """Write the files of the table again, with the new types of its columns."""
+        schema = TableColumns(new.schema, new.prefix).schema
+        tasks = [
+            RewriteTask(self.publication.lake, file.path, number, schema, new.sequence, self.token)
+            for number, file in enumerate(old)
+        ]
+        files: list[list[TableFile]] = self._execute(rewrite_file, tasks, len(tasks) < 2)
+        return [file for some in files for file in some]
