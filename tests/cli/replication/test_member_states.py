@@ -59,9 +59,9 @@ def following(**changes: object) -> ReplicaStatus:
         (following(missing=5), MemberState.INCOMPLETE, "it has deleted old messages"),
         (replace(MASTER, group=replace(GROUP, error="no etcd")), MemberState.NO_COORDINATOR, "no"),
         (
-            replace(MASTER, group=replace(GROUP, error="[Errno 28] No space left on device")),
+            replace(MASTER, group=replace(GROUP, error="no room", problem="full-disk")),
             MemberState.FULL_DISK,
-            "[Errno 28]",
+            "no room",
         ),
         (
             replace(following(state="diverged"), group=replace(GROUP, older_master="replace it")),
@@ -79,6 +79,11 @@ def following(**changes: object) -> ReplicaStatus:
             replace(REPLICA, group=replace(GROUP, doubt="coordinator-older", refusal="older")),
             MemberState.COORDINATOR_OLDER,
             "older",
+        ),
+        (
+            replace(REPLICA, group=replace(GROUP, doubt="decided-without", refusal="replace it")),
+            MemberState.DECIDED_WITHOUT,
+            "replace it",
         ),
     ],
 )

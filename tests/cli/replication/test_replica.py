@@ -373,11 +373,10 @@ def test_a_member_that_refuses_etcd_has_an_exit_code_of_its_own() -> None:
             ],
         ),
         (
-            GroupReport("", 0, 0, [1], "", "[Errno 28] No space left on device"),
+            GroupReport("", 0, 0, [1], "", "no room", problem="full-disk"),
             [
                 "group: no member holds the lease; in-sync members: 1",
-                "this member takes no part in the group, because its disk is full: [Errno 28] No "
-                "space left on device",
+                "this member takes no part in the group, because its disk is full: no room",
             ],
         ),
         (
@@ -391,8 +390,12 @@ def test_a_member_that_refuses_etcd_has_an_exit_code_of_its_own() -> None:
             GroupReport(doubt="coordinator-older", refusal="etcd was restored; do this"),
             ["group: no master (coordinator-older): etcd was restored; do this"],
         ),
+        (
+            GroupReport(doubt="decided-without", refusal="replace it"),
+            ["group: takes no part (decided-without): replace it"],
+        ),
     ],
-    ids=["held", "free", "full disk", "older master", "refused"],
+    ids=["held", "free", "full disk", "older master", "refused", "left out"],
 )
 def test_the_status_shows_the_group(group: GroupReport, lines: list[str]) -> None:
     status = ReplicaStatus("a:1", "C", "B", 2, "SLAVE", group=group)

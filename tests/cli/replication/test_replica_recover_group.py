@@ -2,22 +2,26 @@
 
 import asyncio
 import json
+import shutil
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.broker.groups import LAG_S, LEASE_S, BrokerGroup, broker_group, status_of
+from tests.broker.groups import FIRST, LAG_S, LEASE_S, BrokerGroup, broker_group, status_of
 from tests.cli.conftest import Firetrail
 from tests.client.clusters import until
 from tests.replication.fake_etcd import Backup
 
+from firetrail.broker.replica.replicated_broker import replica_status
 from firetrail.cli.replication import replica_recover_group
+from firetrail.cli.replication.member_states import MemberState, state_of
 from firetrail.cli.replication.replica_recover_group import _AskedMember, _decide
 from firetrail.errors import FiretrailError
 from firetrail.remoting.messages.replica_bodies import GroupReport, ReplicaStatus, SeenReport
 from firetrail.remoting.wire.codes import ResponseCode
 from firetrail.replication.group import lease_keeper
+from firetrail.replication.group.group_check import StateConflict
 from firetrail.replication.log.epochs import Epoch
 from firetrail.store.settings.store_config import BrokerRole
 
@@ -102,6 +106,77 @@ async def test_a_member_that_is_lost_has_to_be_named(tmp_path: Path, firetrail: 
         await group.has(3, b"one", b"two")
 
 
+async def test_a_member_that_was_left_out_does_not_stop_the_others(
+    tmp_path: Path, firetrail: Firetrail
+) -> None:
+    async with broker_group(tmp_path) as group:
+        assert (await group.send(1, b"one")).code == OK
+        backup = group.etcd.backup()
+        for number in (1, 2):
+            group.cut_off(number)
+        group.end_lease()
+        assert await group.master() == 3  # it sees a version that the others do not see
+        await group.stop(3)
+        group.etcd.restore(backup)
+        group.end_lease()
+        group.edit_in_sync([2])
+        for number in (1, 2):
+            group.endpoints[number].cut = False
+        await all_doubt(group)
+        await recover(firetrail, group, "--without", "3", "--yes")
+        master = await group.master()
+        await group.in_sync(1, 2)
+        await group.connected(master)
+
+        await group.start(3)
+
+        def is_left_out() -> bool:
+            refusal = status_of(group.members[3]).refusal
+            return refusal is not None and refusal.doubt is StateConflict.DECIDED_WITHOUT
+
+        await until(is_left_out)
+        await until(lambda: group.keys() >= {"reports/3"})
+        await asyncio.sleep(1)  # the others hear it
+        assert not any(status_of(group.members[number]).refusal for number in (1, 2))
+        assert (await group.send(master, b"two")).code == OK
+        await group.has(3, b"one")
+        again = await asyncio.to_thread(
+            firetrail, "replica", "recover-group", *addresses(group), "--yes"
+        )
+        assert again.code == 2
+        assert "goes on without a further decision. member 3: an operator has decided" in again.err
+
+
+async def test_a_member_that_was_left_out_keeps_what_was_confirmed(
+    tmp_path: Path, firetrail: Firetrail
+) -> None:
+    async with broker_group(tmp_path) as group:
+        shutil.copytree(tmp_path / "2", tmp_path / "old")
+        assert (await group.send(1, b"later")).code == OK
+        end = group.members[1].store.log_range[1]
+        await until(lambda: group.members[3].broker_store.log.confirmed_end == end)
+        for number in (1, 2, 3):
+            group.cut_off(number)
+        for number in (3, 2, 1):
+            await group.stop(number)
+        group.end_lease()
+        shutil.rmtree(tmp_path / "2")
+        (tmp_path / "old").rename(tmp_path / "2")
+        group.edit_in_sync([2])
+        await group.start(2)
+        await all_doubt(group)
+        await recover(firetrail, group, "--without", "1", "--without", "3", "--yes")
+        await group.master()
+
+        member = await group.start(3)
+        await until(lambda: bool(status_of(member).older_master))
+        state, reason = state_of(replica_status(member, "", "", None))
+        assert state is MemberState.DECIDED_WITHOUT
+        assert "an operator has decided without this member" in reason
+        assert "'firetrail replica replace'" in reason
+        assert [record.body for record in member.store.read("T1")][-2:] == [FIRST, b"later"]
+
+
 async def test_an_operator_can_choose_a_shorter_log_and_the_rest_is_kept_aside(
     tmp_path: Path, firetrail: Firetrail
 ) -> None:
@@ -183,6 +258,24 @@ def test_the_table_names_all_members() -> None:
         "member 2 removes at most 400 B of its log, which member 1 lacks, and keeps a copy",
         "  it may have acknowledged messages: the member does not tell what was confirmed",
     ]
+
+
+def test_epochs_of_different_pasts_prove_nothing() -> None:
+    """A member that was restored together with etcd begins its former epoch again."""
+    one = member(1, 900, 7, [1], ["v5", "w6", "v7"])
+    two = member(2, 900, 6, [1, 2], ["v5", "v6"], confirmed=900)
+    decision = _decide([one, two], 1)
+    assert decision.lost == [(two, replica_recover_group.UNKNOWN)]
+    assert replica_recover_group._lines(decision)[-2:] == [
+        "member 2 removes an unknown part of its log, which member 1 lacks, and keeps a copy",
+        "  it may have acknowledged messages: the two logs cannot be compared by their epochs",
+    ]
+
+
+def test_a_member_that_has_seen_more_than_the_chosen_one_has_the_same_past() -> None:
+    one = member(1, 500, 6, [1], ["v5", "v6"])
+    two = member(2, 900, 7, [1, 2], ["v5", "v6", "v7"])
+    assert _decide([one, two], 1).lost == [(two, 400)]
 
 
 @pytest.mark.parametrize(

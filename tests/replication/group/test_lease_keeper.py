@@ -15,6 +15,7 @@ from firetrail.replication.group.election import LeaseTiming
 from firetrail.replication.group.etcd import EtcdCoordinator
 from firetrail.replication.group.etcd_gateway import EtcdAccess
 from firetrail.replication.group.group_memory import MemberFile
+from firetrail.replication.group.group_status import GroupProblem
 from firetrail.replication.group.group_view import GroupView, SetChange
 from firetrail.replication.group.lease_keeper import STALLED_TTLS, LeaseKeeper
 from firetrail.replication.group.member_number import GroupMember
@@ -212,6 +213,25 @@ def test_a_member_that_can_keep_nothing_on_its_full_disk_hands_over(
     assert keeper.status.epoch == 0
     assert "the state of the group cannot be kept on disk" in caplog.text
     eventually(lambda: keeper.status.successor == 2)
+
+
+def test_the_status_tells_a_full_disk_from_an_engine_that_does_not_answer(
+    keeper: LeaseKeeper, store: BrokerStore, endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keeper.attach(store)
+    wins(keeper)
+    assert keeper.status.problem is GroupProblem.NONE
+
+    def saw(view: GroupView, known: int) -> None:
+        raise OSError(errno.ENOSPC, "no room")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(keeper, "_saw", saw)
+        eventually(lambda: keeper.status.problem is GroupProblem.FULL_DISK)
+    endpoint.cut = True
+    eventually(lambda: keeper.status.problem is GroupProblem.NO_COORDINATOR)
+    endpoint.cut = False
+    eventually(lambda: keeper.status.problem is GroupProblem.NONE)
 
 
 def test_naming_a_successor_keeps_the_lease(keeper: LeaseKeeper, store: BrokerStore) -> None:

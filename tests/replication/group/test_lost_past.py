@@ -126,6 +126,7 @@ class Case:
             " ".join({m.memory.last_id for m in members.values()}),
             max(m.memory.version for m in members.values()),
             max(m.memory.epoch for m in members.values()),
+            " ".join(map(str, members)),
         )
         decided = decided_set(chosen.number, chosen.memory, len(chosen.log), header)
         world.engine.recover(world.engine.in_sync, decided)
@@ -268,7 +269,7 @@ def trusts_edited_entries(patch: pytest.MonkeyPatch) -> None:
 
 
 def ignores_reports(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(group_check, "_is_recent", lambda memory, state: False)
+    patch.setattr(group_check, "_counts", lambda number, memory, state: False)
 
 
 def numbers_epochs_one_by_one(patch: pytest.MonkeyPatch) -> None:

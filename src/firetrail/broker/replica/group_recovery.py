@@ -11,6 +11,7 @@ import logging
 from typing import Protocol
 
 from firetrail.errors import ElectionError, NotReachedError, RequestError
+from firetrail.format.values.integers import parse_whole
 from firetrail.remoting.connections.connection import Connection
 from firetrail.remoting.connections.handlers import Handler
 from firetrail.remoting.messages.replica_headers import RecoverGroupHeader
@@ -19,6 +20,7 @@ from firetrail.remoting.wire.command import RemotingCommand
 from firetrail.replication.group.group_memory import GroupMemory
 from firetrail.replication.group.group_view import InSyncSet
 from firetrail.replication.group.lease_keeper import LeaseKeeper
+from firetrail.replication.group.lineage import LogDecision
 from firetrail.store.broker_store import BrokerStore
 
 _log = logging.getLogger(__name__)
@@ -87,9 +89,21 @@ def decided_set(
         memory: The state that it has seen.
         log_end: The end of its log.
         header: The state that the other members have seen.
+
+    Raises:
+        RequestError: The header names no members.
     """
-    others = frozenset(header.others.split())
-    past = memory.lineage.decided_now(others, header.version, header.epoch)
+    try:
+        asked = {parse_whole(each, 1) for each in header.asked.split()}
+    except ValueError:
+        raise _refused(f"{header.asked!r} are not numbers of members") from None
+    decision = LogDecision(
+        frozenset(header.others.split()),
+        frozenset(asked),
+        header.version,
+        header.epoch,
+    )
+    past = memory.lineage.decided_now(decision)
     members, offset = frozenset({member}), min(memory.offset, log_end)
     return InSyncSet(members, offset, 0, past.continued(members, offset))
 

@@ -17,6 +17,7 @@ from firetrail.remoting.messages.replica_bodies import (
     ReplicaStatus,
     SeenReport,
 )
+from firetrail.replication.group.group_check import Refusal, StateConflict
 from firetrail.replication.group.group_status import GroupStatus
 from firetrail.replication.log.epochs import EpochFile
 from firetrail.store.broker_store import BrokerStore
@@ -158,7 +159,10 @@ def too_few_copies(replicas: int, needed: int) -> str:
 
 
 def _group_report(group: GroupStatus, number: int) -> GroupReport:
-    holder, refusal, memory = group.holder, group.refusal, group.memory
+    holder, memory, older_master = group.holder, group.memory, group.older_master
+    refusal = group.refusal
+    if older_master and memory.left_out:  # the master is not older: it was preferred
+        refusal, older_master = Refusal(StateConflict.DECIDED_WITHOUT, older_master), ""
     return GroupReport(
         holder.address if holder is not None else "",
         holder.member if holder is not None else 0,
@@ -176,11 +180,13 @@ def _group_report(group: GroupStatus, number: int) -> GroupReport:
             memory.epoch,
             memory.in_sync,
             memory.members,
-            memory.history if refusal is not None else [],
+            memory.history,
+            memory.overruled,
         ),
         is_member=not group.is_foreign,
         addresses=dict(group.addresses),
-        older_master=group.older_master,
+        older_master=older_master,
+        problem=group.problem.value,
     )
 
 

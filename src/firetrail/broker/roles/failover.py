@@ -23,6 +23,7 @@ from firetrail.remoting.connections.access import Access
 from firetrail.remoting.connections.remoting_client import RemotingClient
 from firetrail.remoting.messages.bodies import MASTER_ID
 from firetrail.replication.group.election import LeaseTiming
+from firetrail.replication.group.group_check import LEFT_OUT_REMEDY
 from firetrail.replication.group.group_status import GroupStatus
 from firetrail.replication.group.lease_keeper import LeaseKeeper
 from firetrail.replication.group.lineage import next_epoch
@@ -133,6 +134,14 @@ async def rewind_store(
         done.plan.cut.end,
         master.broker,
         done.kept,
+    )
+
+
+def _left_out(master: MasterAddress) -> str:
+    return (
+        "an operator has decided without this member which log is the group's, and this member has "
+        f"confirmed messages that the elected master {master.broker} lacks. It does not follow, and"
+        f" removes nothing. {LEFT_OUT_REMEDY}"
     )
 
 
@@ -274,5 +283,6 @@ class Failover:
                     master, keep_confirmed=is_sync and not group.memory.may_cut
                 )
             except OlderMasterError as error:
-                self._older = master, str(error)
-                raise
+                older = OlderMasterError(_left_out(master)) if group.memory.left_out else error
+                self._older = master, str(older)
+                raise older from None

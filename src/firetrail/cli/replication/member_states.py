@@ -5,7 +5,6 @@ them; a test compares the page with this table.
 """
 
 import asyncio
-import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -15,9 +14,9 @@ from firetrail.broker.replica.role_requests import ask_status
 from firetrail.cli.replication.role_client import broker_client
 from firetrail.errors import FiretrailError
 from firetrail.remoting.connections.remoting_client import RemotingClient
-from firetrail.remoting.messages.replica_bodies import FollowerReport, GroupReport, ReplicaStatus
+from firetrail.remoting.messages.replica_bodies import FollowerReport, ReplicaStatus
+from firetrail.replication.group.group_status import GroupProblem
 from firetrail.replication.replica.follower_status import FollowerState
-from firetrail.system import NO_SPACE
 from firetrail.text import counted
 
 PAGE = "docs/guide/what-to-do.md"
@@ -50,6 +49,7 @@ class MemberState(StrEnum):
     COORDINATOR_OTHER_PAST = "coordinator-other-past"
     COORDINATOR_OTHER_GROUP = "coordinator-other-group"
     COORDINATOR_EDITED = "coordinator-edited"
+    DECIDED_WITHOUT = "decided-without"
     DOWN = "down"
     NOT_ASKED = "not-asked"
 
@@ -116,6 +116,9 @@ ADVICE: Mapping[MemberState, Advice] = {
     MemberState.COORDINATOR_OTHER_PAST: Advice(False, _RECOVER),
     MemberState.COORDINATOR_OTHER_GROUP: Advice(False, _RECOVER),
     MemberState.COORDINATOR_EDITED: Advice(False, _RECOVER),
+    MemberState.DECIDED_WITHOUT: Advice(
+        False, "read from its folder what the group lacks, then replace the member"
+    ),
     MemberState.DOWN: Advice(False, "start its broker, or check the network to it"),
     MemberState.NOT_ASKED: Advice(False, "give its address as well, or name servers (--namesrv)"),
 }
@@ -179,15 +182,6 @@ class GroupStates:
         return ", ".join(f"member {each.number} {each.state}" for each in self.members)
 
 
-def is_disk_full(group: GroupReport) -> bool:
-    """Return whether a member takes no part in its group because its disk is full.
-
-    Args:
-        group: The report of the member about the group.
-    """
-    return any(os.strerror(number) in group.error for number in NO_SPACE)
-
-
 def state_of(status: ReplicaStatus) -> tuple[MemberState, str]:
     """Return the state of a broker, and the reason."""
     if status.hand_over is not None:
@@ -200,8 +194,7 @@ def state_of(status: ReplicaStatus) -> tuple[MemberState, str]:
     if group is not None and not group.is_member:
         return MemberState.FOREIGN_NUMBER, group.obstacle
     if group is not None and group.error:
-        is_full = is_disk_full(group)
-        return MemberState.FULL_DISK if is_full else MemberState.NO_COORDINATOR, group.error
+        return MemberState(group.problem or GroupProblem.NO_COORDINATOR), group.error
     if not status.is_slave:
         if status.refusal:
             return MemberState.REFUSING, status.refusal

@@ -25,7 +25,7 @@ from firetrail.remoting.messages.replica_bodies import (
 from firetrail.remoting.messages.replica_headers import RecoverGroupHeader
 from firetrail.remoting.wire.codes import RequestCode, ResponseCode
 from firetrail.remoting.wire.command import RemotingCommand
-from firetrail.replication.group.group_check import most_advanced
+from firetrail.replication.group.group_check import StateConflict, most_advanced
 from firetrail.replication.group.group_memory import GroupMemory
 from firetrail.replication.group.group_view import MemberReport
 from firetrail.replication.log.epochs import Epoch, common_point
@@ -82,7 +82,13 @@ class _AskedMember:
 
     def lacks(self, other: _AskedMember) -> int:
         """Return an upper limit for the bytes of another member's log that this one lacks; -1 if
-        unknown."""
+        unknown.
+
+        After different pasts, epochs with one number and start can be two: a member whose store was
+        restored together with etcd begins its former epoch again.
+        """
+        if not (_has_same_past(self, other) or _has_same_past(other, self)):
+            return UNKNOWN
         point = common_point(self.epochs, self.end, other.epochs, other.end)
         if point is None:
             return 0 if other.end == other.status.min_offset else UNKNOWN
@@ -117,6 +123,7 @@ class _ChosenLog:
             " ".join(sorted({each.seen.version_id for each in self.others} - {""})),
             max(each.seen.version for each in every),
             max(max(each.seen.epoch, each.status.epoch) for each in every),
+            " ".join(str(each.number) for each in every),
         )
 
 
@@ -172,10 +179,11 @@ def run(args: argparse.Namespace) -> ExitCode:
 async def _recover(args: argparse.Namespace) -> _ChosenLog:
     async with broker_client() as client:
         members = [await _ask(client, address) for address in args.addresses]
+        _check_needed(members)
         decision = _decide(members, args.choose)
         if not args.json:
             print("\n".join(_lines(decision)))
-        _check(decision, args.without)
+        _check_asked(members, args.without)
         if args.dry_run:
             return decision
         _confirm(args)
@@ -220,15 +228,27 @@ def _decide(members: Sequence[_AskedMember], choice: int | None) -> _ChosenLog:
 
 
 def _has_same_past(chosen: _AskedMember, other: _AskedMember) -> bool:
-    seen = other.seen
-    return seen.version_id in ("", chosen.seen.version_id) or seen.version_id in chosen.seen.history
+    """Return whether the past of one member contains what another one has seen."""
+    seen, own = other.seen, chosen.seen
+    return seen.version_id in ("", own.version_id, *own.history, *own.overruled)
 
 
-def _check(decision: _ChosenLog, without: Sequence[int]) -> None:
-    """Raise FiretrailError if no decision is needed, or if a member was not asked."""
-    every = [decision.chosen, *decision.others]
-    if not any(member.group.doubt for member in every) and any(m.group.in_sync for m in every):
+def _check_needed(every: Sequence[_AskedMember]) -> None:
+    """Raise FiretrailError if no decision is needed."""
+    if not any(member.group.in_sync for member in every):
+        return
+    doubting = [member for member in every if member.group.doubt]
+    if not doubting:
         raise FiretrailError("no member refuses the state of the group in etcd: nothing to recover")
+    if len(doubting) < len(every) and all(
+        member.group.doubt == StateConflict.DECIDED_WITHOUT for member in doubting
+    ):
+        reasons = "; ".join(f"member {each.number}: {each.group.refusal}" for each in doubting)
+        raise FiretrailError(f"the group goes on without a further decision. {reasons}")
+
+
+def _check_asked(every: Sequence[_AskedMember], without: Sequence[int]) -> None:
+    """Raise FiretrailError if a member was not asked."""
     known = {number for member in every for number in member.seen.members}
     missing = sorted(known - {member.number for member in every} - {*without})
     if missing:
@@ -292,14 +312,16 @@ def _lines(decision: _ChosenLog) -> list[str]:
             f"member {other.number} removes {what} of its log, which member {chosen.number} lacks, "
             "and keeps a copy"
         )
-        lines.append(f"  {_acknowledged(chosen.lacks_confirmed(other))}")
+        lines.append(f"  {_acknowledged(size, chosen.lacks_confirmed(other))}")
     if not decision.lost:
         lines.append("no member has anything that it lacks: nothing is lost")
     return lines
 
 
-def _acknowledged(size: int) -> str:
+def _acknowledged(removed: int, size: int) -> str:
     """Describe the part of a removed log that producers may count on."""
+    if removed == UNKNOWN:
+        return "it may have acknowledged messages: the two logs cannot be compared by their epochs"
     if size == UNKNOWN:
         return "it may have acknowledged messages: the member does not tell what was confirmed"
     if size:

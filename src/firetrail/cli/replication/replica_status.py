@@ -16,7 +16,6 @@ from firetrail.cli import common
 from firetrail.cli.command import ExitCode, Subparsers
 from firetrail.cli.common import open_view
 from firetrail.cli.output import counted, human_size, human_time, table
-from firetrail.cli.replication.member_states import is_disk_full
 from firetrail.cli.replication.role_client import broker_client
 from firetrail.errors import FiretrailError, NotReachedError, RequestError
 from firetrail.format.files.java_properties import parse_properties
@@ -27,6 +26,8 @@ from firetrail.remoting.messages.bodies import KVTable
 from firetrail.remoting.messages.replica_bodies import FollowerReport, GroupReport, ReplicaStatus
 from firetrail.remoting.wire.codes import RequestCode, ResponseCode
 from firetrail.remoting.wire.command import RemotingCommand
+from firetrail.replication.group.group_check import StateConflict
+from firetrail.replication.group.group_status import GroupProblem
 from firetrail.replication.log.epochs import EpochFile
 from firetrail.replication.replica.follower_status import FollowerState
 from firetrail.replication.replica.master_check import check_is_broker
@@ -214,12 +215,14 @@ def _group_lines(group: GroupReport) -> list[str]:
     members = ", ".join(map(str, group.in_sync)) or "none"
     lines = [f"group: {holder}; in-sync members: {members}"]
     if group.doubt:
-        return [f"group: no master ({group.doubt}): {group.refusal}"]
+        is_left_out = group.doubt == StateConflict.DECIDED_WITHOUT
+        head = "takes no part" if is_left_out else "no master"
+        return [f"group: {head} ({group.doubt}): {group.refusal}"]
     if group.obstacle and not group.member:
         lines.append(f"this member cannot be elected: {group.obstacle}")
     if group.error:
         problem = "failover does not work at the moment"
-        if is_disk_full(group):
+        if group.problem == GroupProblem.FULL_DISK:
             problem = "this member takes no part in the group, because its disk is full"
         lines.append(f"{problem}: {group.error}")
     if group.older_master:

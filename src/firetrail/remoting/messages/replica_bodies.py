@@ -77,8 +77,8 @@ class SeenReport(Body):
     ``group`` is the text that the group got when it was created, empty if the member has seen none.
     ``version`` counts elections and changes of the in-sync set, and ``versionId`` is the id of the
     newest one. ``epoch`` is the largest number of an epoch of the log. ``inSync`` are the members
-    of the in-sync set then, and ``members`` all members. A member that refuses the state of the
-    group in etcd also tells the ids of the last versions (``history``), newest last.
+    of the in-sync set then, and ``members`` all members. ``history`` are the ids of the last
+    versions, newest last, and ``overruled`` those of versions over which operators have decided.
     """
 
     group: str = ""
@@ -88,6 +88,7 @@ class SeenReport(Body):
     in_sync: list[int] = field(default_factory=list)
     members: list[int] = field(default_factory=list)
     history: list[str] = field(default_factory=list)
+    overruled: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +99,8 @@ class GroupReport(Body):
     ``epoch`` the number of the lease; empty and 0 if no member holds it, or if the asked member
     refuses the state of the group in etcd. Then ``doubt`` says why in one word, such as
     ``coordinator-older``, and ``refusal`` in a sentence with the remedy. ``obstacle`` says why the
-    asked member cannot be elected now, and ``error`` why failover does not work at the moment.
+    asked member cannot be elected now, and ``error`` why failover does not work at the moment;
+    ``problem`` is the same in one word, ``full-disk`` or ``no-coordinator``.
     ``number`` is the number of the asked member, and ``seen`` what it has seen of the group.
     ``isMember`` is false if the number belongs to another store. ``addresses`` are those of the
     brokers of all members, by number. ``olderMaster`` says that the elected master lacks messages
@@ -118,6 +120,7 @@ class GroupReport(Body):
     is_member: bool = True
     addresses: dict[int, str] = field(default_factory=dict)
     older_master: str = ""
+    problem: str = ""
 
 
 @dataclass(frozen=True, slots=True)

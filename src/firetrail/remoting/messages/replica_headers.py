@@ -24,12 +24,14 @@ class RecoverGroupHeader(Header):
     """RECOVER_GROUP: the log of this member is the group's from now on.
 
     ``others`` are the ids of the versions that the other members have seen last, separated by
-    spaces. ``version`` and ``epoch`` are the largest ones that any of them has seen.
+    spaces. ``version`` and ``epoch`` are the largest ones that any of them has seen. ``asked`` are
+    the numbers of all members that were asked.
     """
 
     others: OtherText = ""
     version: int = 0
     epoch: int = 0
+    asked: OtherText = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,6 +46,8 @@ MARGIN_PART = 5
 The margin covers clocks of different speeds, and the time between the last look at the clock and
 the moment at which an acknowledgement leaves the machine.
 """
+REVISION_MAX = NUMBER_MAX // 2
+"""The largest revision of the engine that an epoch exceeds, so that a million more can follow."""
 NOT_FOUNDED = "the group has no in-sync set yet; the member configured as master creates it"
 FORMER_MEMBER = (
     "etcd has no state of the group, but this store was a member of one under a release that did "
@@ -273,7 +275,7 @@ class Election:
         view = self.view
         base = view.in_sync or self._restored() or InSyncSet(frozenset({self._member}), 0, 0)
         known = max(base.lineage.epoch, self.memory.epoch, log_epoch)
-        if view.revision <= NUMBER_MAX:
+        if view.revision <= REVISION_MAX:
             known = max(known, view.revision)
         epoch = next_epoch(self._member, known)
         return Campaign(view.in_sync, base.next(base.members, base.offset, epoch))
@@ -311,7 +313,10 @@ class Election:
         if state is None or not state.lineage.group:
             return
         lineage = state.lineage
-        is_decided = bool(before.group) and lineage.decided > before.version
+        is_known = bool(before.group)
+        # Only a decision that knew the log of this member may give a part of it up.
+        is_decided = before.last_id in lineage.overruled and lineage.decided > before.decided
+        is_asked = self._member in lineage.asked and self._member not in state.members
         memory = GroupMemory(
             lineage.group,
             lineage.version,
@@ -321,7 +326,10 @@ class Election:
             sorted(state.members),
             state.offset,
             sorted({*view.identities, *state.members}),
-            before.may_cut or (is_decided and self._member not in state.members),
+            before.may_cut or (is_decided and is_asked),
+            list(lineage.overruled),
+            list(lineage.asked),
+            before.left_out or (is_known and lineage.leaves_out(self._member, before.decided)),
         )
         if memory != before:
             self._remember(memory)
@@ -330,8 +338,8 @@ class Election:
 
     def followed(self) -> None:
         """Note that the log is that of the elected master: what was decided is done."""
-        if self.memory.may_cut:
-            memory = replace(self.memory, may_cut=False)
+        if self.memory.may_cut or self.memory.left_out:
+            memory = replace(self.memory, may_cut=False, left_out=False)
             self._remember(memory)
             self.memory = memory
 

@@ -307,6 +307,8 @@ def _encoded_set(in_sync: InSyncSet) -> str:
             "decided": lineage.decided,
             "history": list(lineage.history),
         }
+    if lineage.overruled or lineage.asked:
+        value |= {"overruled": list(lineage.overruled), "asked": list(lineage.asked)}
     return json.dumps(value)
 
 
@@ -321,6 +323,8 @@ def _decoded_set(entry: Json) -> InSyncSet:
             int(value["epoch"]),
             tuple(map(str, value["history"])),
             int(value["decided"]),
+            tuple(map(str, value.get("overruled", ()))),
+            tuple(map(int, value.get("asked", ()))),
         )
     return InSyncSet(members, int(value["offset"]), int(entry["mod_revision"]), lineage)
 

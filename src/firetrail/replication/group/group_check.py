@@ -13,9 +13,13 @@ from enum import StrEnum
 
 from firetrail.replication.group.group_memory import GroupMemory
 from firetrail.replication.group.group_view import GroupView, InSyncSet, MemberReport
-from firetrail.replication.group.lineage import HISTORY_MAX
+from firetrail.replication.group.lineage import HISTORY_MAX, Lineage
 
 REMEDY = "'firetrail replica recover-group' with the addresses of all members shows what to do"
+LEFT_OUT_REMEDY = (
+    "Read from its folder what the group lacks, then replace its store with 'firetrail replica "
+    "replace' or 'firetrail cluster replace'"
+)
 
 
 class StateConflict(StrEnum):
@@ -31,6 +35,8 @@ class StateConflict(StrEnum):
     """The engine has a group that was created at another time."""
     EDITED = "coordinator-edited"
     """The entry of the engine was not written by a member."""
+    DECIDED_WITHOUT = "decided-without"
+    """An operator has decided without the member, which has seen more than the others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,18 +73,22 @@ def find_refusal(view: GroupView, memory: GroupMemory, member: int) -> Refusal |
         )
     found = _compared(state, memory, "this member", member)
     for number, report in sorted(view.reports.items()):
-        if found is None and number != member and _is_recent(report.memory, state):
+        counts = number != member and _counts(number, report.memory, state)
+        if found is None and counts:
             found = _compared(state, report.memory, f"member {number}", number)
     return found
 
 
-def _is_recent(memory: GroupMemory, state: InSyncSet) -> bool:
-    """Return whether what another member reports can be compared with a state.
+def _counts(number: int, memory: GroupMemory, state: InSyncSet) -> bool:
+    """Return whether what another member reports is compared with a state.
 
-    A broker of another group that was given a wrong name must not stop this one.
+    A broker of another group that was given a wrong name must not stop this one, and neither must a
+    member without which an operator has decided.
     """
-    is_same = memory.group == state.lineage.group
-    return is_same and state.lineage.version - memory.version < HISTORY_MAX
+    lineage = state.lineage
+    if memory.group != lineage.group or lineage.leaves_out(number, memory.decided):
+        return False
+    return lineage.version - memory.version < HISTORY_MAX
 
 
 def _lost(view: GroupView, memory: GroupMemory, member: int) -> Refusal | None:
@@ -121,7 +131,7 @@ def _unversioned(memory: GroupMemory) -> Refusal | None:
 def _compared(state: InSyncSet, memory: GroupMemory, who: str, number: int) -> Refusal | None:
     """Return why a state does not continue what a member has seen; None if it does."""
     lineage = state.lineage
-    if not memory.group or memory.last_id in lineage.history:
+    if not memory.group or lineage.continues(memory.last_id):
         return None
     if memory.group != lineage.group:
         return Refusal(
@@ -130,6 +140,8 @@ def _compared(state: InSyncSet, memory: GroupMemory, who: str, number: int) -> R
             f"etcd has the group {lineage.group} under the same name. The group was created again, "
             f"or the data of another etcd was restored; {REMEDY}",
         )
+    if lineage.leaves_out(number, memory.decided):
+        return Refusal(StateConflict.DECIDED_WITHOUT, _left_out(lineage, memory))
     if lineage.version < memory.version:
         return Refusal(
             StateConflict.OLDER,
@@ -148,6 +160,15 @@ def _compared(state: InSyncSet, memory: GroupMemory, who: str, number: int) -> R
     )
 
 
+def _left_out(lineage: Lineage, memory: GroupMemory) -> str:
+    return (
+        f"an operator has decided without this member which log is the group's (version "
+        f"{lineage.decided}), and this member has seen the version {memory.version}, which the "
+        "others lack or no longer know. It does not follow, and keeps all its messages. "
+        f"{LEFT_OUT_REMEDY}"
+    )
+
+
 def restored_set(reports: Mapping[int, MemberReport]) -> tuple[int, InSyncSet] | None:
     """Return the member that may create a lost group again, and its in-sync set; None if none may.
 
@@ -163,8 +184,10 @@ def restored_set(reports: Mapping[int, MemberReport]) -> tuple[int, InSyncSet] |
         return None
     newest = known[_newest(known)].memory
     awaited = {member for report in known.values() for member in report.memory.members}
-    ids = {report.memory.last_id for report in known.values()}
-    if not awaited <= known.keys() or not ids <= {*newest.history}:
+    past = newest.lineage
+    if not awaited <= known.keys():
+        return None
+    if not all(past.continues(report.memory.last_id) for report in known.values()):
         return None
     if any(report.memory.group != newest.group for report in known.values()):
         return None

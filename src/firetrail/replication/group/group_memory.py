@@ -40,6 +40,9 @@ class GroupMemory(Body):
         members: The members of the group.
         may_cut: Whether an operator has decided that the log of another member is the group's, and
             this member has not followed since.
+        overruled: The ids of versions over which operators have decided.
+        asked: The members that were asked for the last decision.
+        left_out: Whether this member was not asked, and has not followed since.
     """
 
     group: str = ""
@@ -51,12 +54,22 @@ class GroupMemory(Body):
     offset: int = 0
     members: list[int] = field(default_factory=list)
     may_cut: bool = False
+    overruled: list[str] = field(default_factory=list)
+    asked: list[int] = field(default_factory=list)
+    left_out: bool = False
 
     @property
     def lineage(self) -> Lineage:
         """The past of the in-sync set."""
-        ids = tuple(self.history)
-        return Lineage(self.group, self.version, self.epoch, ids, self.decided)
+        return Lineage(
+            self.group,
+            self.version,
+            self.epoch,
+            tuple(self.history),
+            self.decided,
+            tuple(self.overruled),
+            tuple(self.asked),
+        )
 
     @property
     def last_id(self) -> str:
@@ -85,6 +98,11 @@ class _Content(Body):
     group: GroupMemory | None = None
 
 
+def is_full_disk(error: Exception) -> bool:
+    """Return whether an error says that there is no space on a disk."""
+    return isinstance(error, OSError) and error.errno in NO_SPACE
+
+
 @contextmanager
 def full_disk_tolerated() -> Iterator[None]:
     """Go on if this member cannot keep what it has seen, because its disk is full.
@@ -94,7 +112,7 @@ def full_disk_tolerated() -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno not in NO_SPACE:
+        if not is_full_disk(error):
             raise
         _log.warning("the state of the group cannot be kept on disk: %s", error)
 

@@ -2,10 +2,21 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 
 from firetrail.replication.group.group_check import Refusal
 from firetrail.replication.group.group_memory import GroupMemory
 from firetrail.replication.group.group_view import LeaseHolder
+
+
+class GroupProblem(StrEnum):
+    """The reason, as a kind, why failover does not work at the moment. Scripts rely on them."""
+
+    NONE = ""
+    FULL_DISK = "full-disk"
+    """The member cannot keep the state of the group on its disk."""
+    NO_COORDINATOR = "no-coordinator"
+    """The engine does not answer as it should."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +34,7 @@ class GroupStatus:
         is_foreign: Whether the number is known to be that of another store.
         obstacle: The reason why the member does not campaign; empty if it may.
         error: The reason why the lease cannot be kept or won at the moment; empty if it can.
+        problem: The same, as a kind.
         refusal: The reason why the member refuses the state of the engine; None if it accepts it.
         memory: The state that the member has seen of the group.
         addresses: ``ip:port`` of the brokers of all members, by number.
@@ -40,6 +52,7 @@ class GroupStatus:
     is_foreign: bool
     obstacle: str
     error: str
+    problem: GroupProblem
     refusal: Refusal | None
     memory: GroupMemory
     addresses: Mapping[int, str]

@@ -14,8 +14,13 @@ from functools import partial
 
 from firetrail.errors import ElectionError, NotReachedError
 from firetrail.replication.group.election import Coordinator, Election, LeaseTiming
-from firetrail.replication.group.group_memory import NOTHING_SEEN, MemberFile, full_disk_tolerated
-from firetrail.replication.group.group_status import GroupStatus
+from firetrail.replication.group.group_memory import (
+    NOTHING_SEEN,
+    MemberFile,
+    full_disk_tolerated,
+    is_full_disk,
+)
+from firetrail.replication.group.group_status import GroupProblem, GroupStatus
 from firetrail.replication.group.group_view import (
     UNKNOWN,
     Candidate,
@@ -85,7 +90,7 @@ class LeaseKeeper:
         self._is_started = False
         self._own_number = MemberNumber(coordinator, member.number, member.address)
         self._stray = StrayEntry(coordinator, timing.ttl_s)
-        self._error = ""
+        self._error, self._problem = "", GroupProblem.NONE
         self._told: tuple[object, ...] = ()
         threads = system.threads
         self._guard = threads.lock()
@@ -248,6 +253,7 @@ class LeaseKeeper:
                 self._own_number.is_foreign,
                 self._obstacle(store.log.max_offset) if store is not None else "",
                 self._error,
+                self._problem,
                 refusal,
                 memory,
                 view.addresses,
@@ -327,16 +333,18 @@ class LeaseKeeper:
         except Exception as error:
             if not self._error:  # log it once, not with every retry
                 _log.exception("the lease of the group cannot be kept; will retry")
-            self._note_error(str(error) or type(error).__name__)
+            is_full = is_full_disk(error)
+            problem = GroupProblem.FULL_DISK if is_full else GroupProblem.NO_COORDINATOR
+            self._note_error(str(error) or type(error).__name__, problem)
             return False
         return True
 
-    def _note_error(self, error: str) -> None:
+    def _note_error(self, error: str, problem: GroupProblem = GroupProblem.NO_COORDINATOR) -> None:
         if error and not self._error and not self._stopping.is_set():
             _log.warning("failover does not work at the moment: %s; will retry", error)
         elif self._error and not error:
             _log.info("failover works again; it did not because of: %s", self._error)
-        self._error = error
+        self._error, self._problem = error, problem if error else GroupProblem.NONE
 
     def _step(self) -> None:
         """Send the request that is due, if there is one."""
