@@ -27,6 +27,7 @@ from firetrail.store.log.replica_acks import ReplicaAcks
 from firetrail.store.log_copy import LogCopy
 from firetrail.store.queues.queue_table import QueueTable
 from firetrail.store.reads.reader import Reader
+from firetrail.store.root.confirmed_file import ConfirmedFile
 
 ATTEMPTS = 4
 Patch = Callable[[pytest.MonkeyPatch], None]
@@ -203,6 +204,28 @@ def numbers_of_the_tail_reused(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(QueueTable, "withhold", withhold)
 
 
+def confirmed_end_not_kept(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(ConfirmedFile, "note", lambda self, offset: None)
+
+
+def confirmed_end_too_high(patch: pytest.MonkeyPatch) -> None:
+    def update(self: ReplicaAcks) -> bool:
+        self._log.keep_confirmed(self._log.max_offset)
+        return original(self)
+
+    original = ReplicaAcks._update
+    patch.setattr(ReplicaAcks, "_update", update)
+
+
+def confirmed_end_beyond_the_log(patch: pytest.MonkeyPatch) -> None:
+    def begin(self: ConfirmedFile, log_end: int, **how: bool) -> None:
+        original(self, log_end, **how)
+        self.end = self.end._replace(offset=OFFSET_MAX)
+
+    original = ConfirmedFile.begin
+    patch.setattr(ConfirmedFile, "begin", begin)
+
+
 MUTANTS: list[tuple[str, Patch, int]] = [
     # name, what is wrong, and the seed of a survey that catches it
     ("a replica confirms records before the sync", confirmed_before_sync, 0),
@@ -211,7 +234,7 @@ MUTANTS: list[tuple[str, Patch, int]] = [
     ("a replica appends a part of a record", parts_appended, 0),
     ("a replica keeps bytes of a lost connection for the next one", staged_bytes_kept, 0),
     ("a replica does not copy the end of a file", end_of_file_not_copied, 0),
-    ("a replica shows messages before the sync", dispatched_before_sync, 4),
+    ("a replica shows messages before the sync", dispatched_before_sync, 8),
     ("a master sends only its last file", last_file_only, 1),
     ("a master sends records before the sync", sent_before_sync, 1),
     ("a transfer crosses the end of a file", transfer_across_files, 0),
@@ -223,6 +246,9 @@ MUTANTS: list[tuple[str, Patch, int]] = [
     ("queries find messages that no replica has", keys_of_the_tail_found, 0),
     ("messages that no replica had are indexed twice", tail_indexed_twice, 0),
     ("numbers of messages that no replica has are reused", numbers_of_the_tail_reused, 0),
+    ("a killed master forgets what was confirmed", confirmed_end_not_kept, 0),
+    ("a master keeps a confirmed end before replicas confirm it", confirmed_end_too_high, 0),
+    ("a confirmed end beyond the log counts", confirmed_end_beyond_the_log, 0),
 ]
 OTHERS = (
     "a replica connects before its log is synced",

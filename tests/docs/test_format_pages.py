@@ -9,7 +9,7 @@ import pytest
 
 from firetrail.format import layout
 from firetrail.format.batch import BatchItem, decode_batch, encode_batch
-from firetrail.format.files import timer
+from firetrail.format.files import confirmed, timer
 from firetrail.format.files.checkpoint import Checkpoint, decode_checkpoint
 from firetrail.format.files.config_json import dumps, loads
 from firetrail.format.files.index import (
@@ -294,9 +294,17 @@ def test_the_replication_page_shows_frames_that_decode() -> None:
 
 
 def test_the_replication_page_shows_an_epoch_file_of_java() -> None:
-    text = examples("replication.md")[-1].text.encode()
+    text = examples("replication.md")[-2].text.encode()
     epochs = (Epoch(1, 0), Epoch(2, 115451))
     assert (decode_epochs(text), encode_epochs(epochs)) == (epochs, text)
+
+
+def test_the_replication_page_shows_a_slot_of_the_confirmed_end() -> None:
+    slot = examples("replication.md")[-1].data
+    boot = bytes.fromhex("6f2c8a0e5b1d4c3f9e7a1b2c3d4e5f60")
+    end = confirmed.ConfirmedEnd(10051, False, confirmed.NO_DOUBT, boot)
+    assert confirmed.decode_slot(slot) == (7, end)
+    assert confirmed.encode_slot(end, 7) == slot
 
 
 def test_the_timer_page_shows_files_of_java() -> None:

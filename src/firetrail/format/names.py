@@ -3,7 +3,7 @@
 ::
 
     abort  checkpoint  lock  epochFileCheckpoint
-    firetrail.watermark  firetrail.inventory  firetrail.sink
+    firetrail.watermark  firetrail.confirmed  firetrail.inventory  firetrail.sink
     firetrail.archived.<lake id>
     firetrail.replayed.<replay id>
     commitlog/00000000000000000000              start offset of the file, 20 digits
@@ -42,6 +42,8 @@ EPOCHS = "epochFileCheckpoint"
 EPOCHS_BACKUP = f"{EPOCHS}.bak"
 WATERMARK = "firetrail.watermark"
 """Firetrail's durable watermark; the Java store ignores unknown files in the store's folder."""
+CONFIRMED = "firetrail.confirmed"
+"""The end of the part of the log that replicas have confirmed."""
 LOG_PATHS = "firetrail.log-paths"
 """The folders of a commit log that is not in ``commitlog`` alone, in the syntax of broker.conf."""
 

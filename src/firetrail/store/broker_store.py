@@ -10,13 +10,14 @@ import asyncio
 from pathlib import Path
 from typing import Any, Self
 
+from firetrail.format.files.confirmed import NO_DOUBT
 from firetrail.store.checked_store import CheckedReads
 from firetrail.store.engine import Engine
 from firetrail.store.integrity.log_patch import LogPatch
 from firetrail.store.integrity.log_scrub import LogScrub
 from firetrail.store.log_copy import LogCopy
 from firetrail.store.settings.live_config import check_changes
-from firetrail.store.settings.store_config import StoreConfig
+from firetrail.store.settings.store_config import BrokerRole, StoreConfig
 from firetrail.store.store import Store
 from firetrail.store.topic_removal import TopicRemoval
 from firetrail.system import System
@@ -128,6 +129,22 @@ class BrokerStore:
         """Whether a write has failed, so that no messages are accepted until the store is
         reopened."""
         return self._engine.failure is not None
+
+    @property
+    def shortfall(self) -> str:
+        """The reason why the log lacks, or may lack, messages that replicas had confirmed; empty if
+        it has them."""
+        file, end = self._engine.confirmed, self.log.max_offset
+        if file is None or self.config.role is not BrokerRole.SLAVE:
+            return ""
+        if end < file.end.offset:
+            return f"the log ends at {end}, but replicas had confirmed it up to {file.end.offset}"
+        if file.end.doubtful_from != NO_DOUBT:
+            return (
+                "the machine has started again after an unclean stop with ASYNC_FLUSH, so the log "
+                f"may lack messages from offset {file.end.doubtful_from} on"
+            )
+        return ""
 
     @property
     def missing_config(self) -> list[str]:

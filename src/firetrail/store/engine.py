@@ -78,11 +78,12 @@ from firetrail.store.recovery.startup import Startup
 from firetrail.store.retention.disk_space import DiskSpace
 from firetrail.store.retention.housekeeper import Housekeeper
 from firetrail.store.retention.retention import Retention
+from firetrail.store.root.confirmed_file import ConfirmedFile
 from firetrail.store.root.folder import AbortFile, FolderLock, prepare_folder
 from firetrail.store.root.sizes import adopt_sizes
 from firetrail.store.root.store_parts import StoreParts
 from firetrail.store.root.watermark import Watermark, WatermarkFile
-from firetrail.store.settings.store_config import BrokerRole, StoreConfig
+from firetrail.store.settings.store_config import BrokerRole, FlushMode, StoreConfig
 from firetrail.store.stats import Statistics
 from firetrail.system import NO_SPACE, System
 from firetrail.text import human_size
@@ -190,6 +191,7 @@ class Engine:
         )
         self.lookups = QueueLookups(self.queues, self.log, self.reader, self.check_open)
         dispatcher.listeners.append(self.arrivals.notice)
+        self.confirmed = self._open_confirmed(by_java=by_java)
         self._begin_dispatch()
         self.dispatch = LoopDispatch(self.log, dispatcher)
         self.acks = ReplicaAcks(self.log, live, self.dispatch.confirmed, in_group=self._in_group)
@@ -224,17 +226,43 @@ class Engine:
         therefore confirmed, before.
 
         Recovery has derived queues and index from the whole log, because a broker reads its own
-        queues to the end when it starts. After an unclean stop, it is unknown whether replicas have
-        the part after the watermark. It is dispatched again when they confirm it.
+        queues to the end when it starts. After an unclean stop, the part after the watermark is
+        dispatched again: as far as it is known to be confirmed at once, and then as replicas
+        confirm it.
         """
-        report, mark = self.recovery, self._startup.watermark
+        report, mark, file = self.recovery, self._startup.watermark, self.confirmed
         shown = Watermark(False, 0, report.end, report.last_record_offset, report.last_store_time)
         if self._is_tail_unconfirmed and mark is not None:
             shown = mark._replace(dispatched_offset=min(report.scanned_from, report.end))
-        self.log.once_confirmed = shown.dispatched_offset
+        kept = min(file.end.offset, report.end) if file is not None else 0
+        self.log.once_confirmed = max(shown.dispatched_offset, kept)
+        if file is not None:
+            self.log.keep_confirmed = file.note
+            self.log.is_confirmed_end_known = report.clean or file.found is not None
         self.dispatcher.begin_at(
             shown.dispatched_offset, shown.last_record_offset, shown.last_store_time
         )
+
+    def _open_confirmed(self, *, by_java: bool) -> ConfirmedFile | None:
+        """Open the file with the confirmed end; None if no replica confirms this log."""
+        config, report, is_slave = self.config, self.recovery, self.config.role is BrokerRole.SLAVE
+        if not self._in_group and not starts_unconfirmed(config, in_group=False):
+            return None
+        file = ConfirmedFile(self.system, self.root)
+        self._resources.callback(file.close)
+        missing = file.end.offset - report.end
+        if missing > 0 and not by_java:
+            _log.warning(
+                "%s: the log ends at %d, but replicas had confirmed it up to %d: %s are missing%s",
+                self.root,
+                report.end,
+                file.end.offset,
+                human_size(missing),
+                "" if is_slave else ", and are given up, because this broker is the master now",
+            )
+        was_cut = not report.clean and config.flush is not FlushMode.SYNC and file.is_other_boot
+        file.begin(report.end, is_decided=not is_slave, by_java=by_java, may_lack_tail=was_cut)
+        return file
 
     @property
     def _is_tail_unconfirmed(self) -> bool:
@@ -287,6 +315,8 @@ class Engine:
         self.housekeeper = Housekeeper(
             self._parts, self.dispatcher, watermark_file, self.retention, self.inventory, self.fail
         )
+        if self.confirmed is not None:
+            self.housekeeper.before_watermark = self.confirmed.sync
         self.housekeeper.write_watermark(clean=False)
         self._is_sealed = self.config.property_crc
         self._abort.create(sealed=self._is_sealed)

@@ -33,6 +33,7 @@ class LogCopy:
         self._engine = engine
         self._log = engine.log
         self._appended_at = 0  # where the last append began
+        self._told = -1  # what the master said last to be confirmed
 
     @property
     def file_size(self) -> int:
@@ -129,8 +130,24 @@ class LogCopy:
     def confirm(self, offset: int) -> None:
         """Dispatch only up to ``offset``, before which the master considers its log safe."""
         if offset != self._log.confirmed_offset:
-            self._log.confirmed_offset = offset
+            self._log.confirmed_offset = self._told = offset
+            self._log.is_confirmed_end_known = True
+            self._keep_confirmed()
             self._engine.dispatcher.wake_if_idle()
+
+    def _keep_confirmed(self) -> None:
+        """Keep what is confirmed of this log, which may lack a part of what the master says.
+
+        A master that needs no replica confirms nothing. Once the log has what the master knows to
+        be confirmed, a power failure has cut nothing from it that is still missing.
+        """
+        log, file = self._log, self._engine.confirmed
+        if file is None or self._told < 0:
+            return
+        if log.needs_confirmation:
+            file.note(log.confirmed_end)
+        if self._told <= log.max_offset or not log.needs_confirmation:
+            file.settle()
 
     def _check_open(self) -> None:
         refusal = self._engine.gate.refusal_besides(Closure.SLAVE)
@@ -138,5 +155,6 @@ class LogCopy:
             raise StoreReadOnlyError(f"the replica's store accepts nothing: {refusal}")
 
     def _appended(self) -> None:
+        self._keep_confirmed()
         if self._engine.config.flush is not FlushMode.SYNC and self._engine.dispatcher.idle:
             self._engine.dispatcher.wake()

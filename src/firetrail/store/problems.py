@@ -86,6 +86,8 @@ class ProblemKind(StrEnum):
     NO_INDEX = "no-index"
     INDEX_REPEATED = "index-repeated"
     CHECKPOINT_MISSING = "checkpoint-missing"
+    CONFIRMED_TORN = "confirmed-torn"
+    CONFIRMED_AHEAD = "confirmed-ahead"
 
 
 WARNINGS = frozenset(
@@ -102,6 +104,8 @@ WARNINGS = frozenset(
         ProblemKind.NO_INDEX,
         ProblemKind.INDEX_REPEATED,
         ProblemKind.CHECKPOINT_MISSING,
+        ProblemKind.CONFIRMED_TORN,
+        ProblemKind.CONFIRMED_AHEAD,
     }
 )
 """Kinds of problem that do not make a store a damaged one."""

@@ -1,6 +1,10 @@
 """The clock: wall time for timestamps, monotonic time for timeouts, and pauses."""
 
 import time
+from pathlib import Path
+from uuid import UUID
+
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 class Clock:
@@ -19,6 +23,13 @@ class Clock:
     def since_boot(self) -> float:
         """Return a monotonic time in seconds that continues while the machine is suspended."""
         return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+    def boot_id(self) -> bytes:
+        """Return 16 bytes that differ after the machine has started again; zeros if unknown."""
+        try:
+            return UUID(_BOOT_ID.read_text(encoding="ascii").strip()).bytes
+        except (OSError, ValueError):
+            return bytes(16)
 
     def sleep_ms(self, pause_ms: int) -> None:
         """Wait.

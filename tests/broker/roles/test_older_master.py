@@ -4,13 +4,17 @@ import shutil
 from pathlib import Path
 
 import pytest
+from tests.broker.brokers import SMALL
 from tests.broker.groups import FIRST, broker_group, status_of
 from tests.client.clusters import until
+from tests.helpers import crash_image
 
 from firetrail.broker.replica.replicated_broker import replica_status
 from firetrail.cli.replication.member_states import MemberState, state_of
 from firetrail.remoting.wire.codes import ResponseCode
+from firetrail.store.root.watermark import read_watermark
 from firetrail.store.settings.store_config import BrokerRole
+from firetrail.system import SYSTEM
 
 OK = ResponseCode.SUCCESS
 
@@ -52,3 +56,34 @@ async def test_the_others_keep_what_it_lacks_and_name_the_remedy(
         await group.start(1)
         await group.master()
         assert not any(status_of(each).older_master for each in group.members.values())
+
+
+async def test_killed_members_keep_what_was_confirmed_after_their_watermark(
+    tmp_path: Path,
+) -> None:
+    seldom = SMALL.replace(consume_queue_flush_interval_ms=600_000)
+    async with broker_group(tmp_path, store=seldom) as group:
+        crash_image(tmp_path / "2", tmp_path / "old")
+        assert (await group.send(1, b"later")).code == OK
+        end = group.members[1].store.log_range[1]
+        await until(lambda: group.members[3].broker_store.log.confirmed_end == end)
+        watermark = read_watermark(SYSTEM, tmp_path / "3")
+        assert watermark is not None
+        assert watermark.dispatched_offset < end
+        crash_image(tmp_path / "3", tmp_path / "killed")
+        for number in (1, 2, 3):
+            group.cut_off(number)
+        for number in (3, 2, 1):
+            await group.stop(number)
+        group.end_lease()
+        for folder, image in (("2", "old"), ("3", "killed")):
+            shutil.rmtree(tmp_path / folder)
+            (tmp_path / image).rename(tmp_path / folder)
+
+        older = await group.start(2)
+        await until(lambda: older.role is not BrokerRole.SLAVE)
+        member = await group.start(3)
+        assert member.broker_store.log.confirmed_end == end
+        await until(lambda: bool(status_of(member).older_master))
+        bodies = [record.body for record in member.store.read("T1")]
+        assert bodies[-2:] == [FIRST, b"later"]

@@ -13,7 +13,7 @@ from tests.helpers import crash_image
 
 from firetrail.broker.broker import Broker
 from firetrail.broker.broker_config import BrokerConfig
-from firetrail.format.names import CHECKPOINT, WATERMARK
+from firetrail.format.names import CHECKPOINT, CONFIRMED, WATERMARK
 from firetrail.remoting.wire.codes import RequestCode, ResponseCode
 from firetrail.store.settings.store_config import BrokerRole
 
@@ -54,7 +54,8 @@ async def test_a_transaction_that_ended_in_the_tail_stays_ended(tmp_path: Path) 
 
 
 async def test_positions_stay_where_they_are_while_a_tail_is_hidden(tmp_path: Path) -> None:
-    """After a crash, messages that consumers have seen may have to be confirmed once more."""
+    """After a power failure, messages that consumers have seen may have to be confirmed once
+    more."""
     async with talking(tmp_path / "m", config=CONFIG, store=MASTER) as talk:
         marks = {name: (tmp_path / "m" / name).read_bytes() for name in (CHECKPOINT, WATERMARK)}
         await talk.beat("CG")
@@ -67,6 +68,11 @@ async def test_positions_stay_where_they_are_while_a_tail_is_hidden(tmp_path: Pa
         image = crash_image(tmp_path / "m", tmp_path / "image")
     for name, content in marks.items():  # the housekeeper has not run since the start
         (image / name).write_bytes(content)
+    killed = crash_image(image, tmp_path / "killed")
+    (image / CONFIRMED).unlink()
+    async with talking(killed, config=CONFIG, store=MASTER) as talk:
+        bodies = [record.body for record in await talk.pull_until("T1", 2)]
+        assert bodies == [b"one", b"two"]  # a kill loses no confirmation
     async with talking(image, config=CONFIG, store=MASTER) as talk:
         assert await visible(talk) == []
         assert await talk.committed() == 2

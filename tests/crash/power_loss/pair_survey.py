@@ -8,6 +8,7 @@ silent. Before each operation on either disk both disks are recorded. Of each mo
 * every image of the master has what it has acknowledged (I1 to I6);
 * neither of them, opened in its role again, shows what the replica had not reported by then; when
   it is confirmed, everything is in the queues once (R7);
+* either of them knows how far its log was confirmed; after a kill, a master knows it exactly (R14);
 * recovered replicas are promoted, and crash during that;
 * recovered replicas continue, with the master as it is at the end of the run or with an image of
   the master of the same moment, until both logs are equal byte for byte (R3).
@@ -134,21 +135,34 @@ class PairChecker:
 
     def _check_replica(self, moment: PairMoment, image: Image) -> None:
         history, least = moment.replica_history(self._final), moment.least_on_replica(self._final)
-        self._check_tail("replica", image, moment, history, least)
+        self._check_tail("replica", image, moment, history, least, acknowledged=0)
 
     def _check_master(self, moment: PairMoment, source: random.Random) -> None:
         how, image = self._master_image(moment, source)
         history, least = moment.master.history(self._final), moment.master.least(self._final)
+        is_killed = how.startswith(("killed", "all"))
+        acknowledged = history.messages[moment.confirmed - 1].end if moment.confirmed else 0
         try:
-            self._check_tail("master", image, moment, history, least)
+            self._check_tail(
+                "master", image, moment, history, least, acknowledged if is_killed else 0
+            )
         except AssertionError as error:
             error.add_note(f"master: {how}")
             raise
 
     def _check_tail(
-        self, name: str, image: Image, moment: PairMoment, history: History, least: int
+        self,
+        name: str,
+        image: Image,
+        moment: PairMoment,
+        history: History,
+        least: int,
+        acknowledged: int,
     ) -> None:
-        """Open one side in its role: it shows its tail only when that is confirmed (R7)."""
+        """Open one side in its role: it shows its tail only when that is confirmed (R7).
+
+        It knows what was confirmed: at least what was ``acknowledged`` if its process was killed.
+        """
         self.images += 1
         below = self._below / f"{name}-{self.images}"
         write_image(image, below / name)
@@ -159,6 +173,7 @@ class PairChecker:
                 node.open()
                 store = node.broker_store
                 check_shown(store, history, moment.reported)
+                check_confirmed(store, acknowledged, moment.reported)
                 if name == "master":
                     store.replica_acks.note("replica", store.log.max_offset)
                 else:
@@ -248,6 +263,16 @@ def check_shown(store: BrokerStore, history: History, reported: int) -> None:
             found = store.embedded.query(message.topic, key)
             if any(record.physical_offset == message.physical_offset for record in found):
                 raise Violation(f"R7: {message} is found, but confirmed is the log to {reported}")
+
+
+def check_confirmed(store: BrokerStore, acknowledged: int, reported: int) -> None:
+    """Raise a Violation if a store does not know how far its log was confirmed (R14)."""
+    end = store.log.confirmed_end
+    if not acknowledged <= end <= max(reported, 0):
+        raise Violation(
+            f"R14: confirmed is the log up to {end}, but it was acknowledged up to {acknowledged}, "
+            f"and reported up to {reported}"
+        )
 
 
 def check_reports(pair: Pair) -> None:

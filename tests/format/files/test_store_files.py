@@ -17,6 +17,7 @@ OWN = [
     *("abort", "checkpoint", "lock", "commitlog", "consumequeue", "index", "config"),
     *("epochFileCheckpoint", "epochFileCheckpoint.bak", "consumequeue_ext", "batchconsumequeue"),
     *("firetrail.watermark", "firetrail.inventory", "firetrail.sink", "firetrail.log-paths"),
+    "firetrail.confirmed",
     *("firetrail.archived.1a", "firetrail.replayed.2b", "repair-20260101", "dropped-20260101"),
     *("timerwheel", "timerlog", "audit"),
 ]
@@ -32,7 +33,7 @@ def test_own_and_foreign_names() -> None:
 def test_the_order_of_a_backup_and_the_marks_of_a_store() -> None:
     assert (
         *("firetrail.inventory", "checkpoint", "firetrail.watermark"),
-        *("config", "consumequeue", "index"),
+        *("firetrail.confirmed", "config", "consumequeue", "index"),
     ) == COPY_ORDER
     assert {
         *("abort", "checkpoint", "commitlog", "config", "consumequeue", "index", "lock"),

@@ -122,7 +122,7 @@ def replica_status(
         _why_unconfirmed(store),
         epoch.start_offset if epoch is not None else -1,
         len(store.damage),
-        store.log.confirmed_end,
+        store.log.confirmed_end if store.log.is_confirmed_end_known else -1,
     )
 
 

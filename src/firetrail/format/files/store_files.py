@@ -27,13 +27,14 @@ class StoreFile(NamedTuple):
 CATALOGUE = (
     # In a backup the inventory comes first: what it lists exists when the rest is copied. The
     # checkpoint comes before the watermark, which also has the slot before the newest one, for a
-    # checkpoint that was just replaced.
+    # checkpoint that was just replaced. The copied log has what was confirmed before.
     StoreFile(names.INVENTORY, copy_first=1),
     StoreFile(names.CHECKPOINT, marks_store=True, copy_first=2),
     StoreFile(names.WATERMARK, marks_store=True, copy_first=3),
-    StoreFile(names.CONFIG, marks_store=True, copy_first=4),
-    StoreFile(names.CONSUME_QUEUE, marks_store=True, copy_first=5),
-    StoreFile(names.INDEX, marks_store=True, copy_first=6),
+    StoreFile(names.CONFIRMED, copy_first=4),
+    StoreFile(names.CONFIG, marks_store=True, copy_first=5),
+    StoreFile(names.CONSUME_QUEUE, marks_store=True, copy_first=6),
+    StoreFile(names.INDEX, marks_store=True, copy_first=7),
     StoreFile(names.COMMIT_LOG, marks_store=True),
     StoreFile(names.LOG_PATHS, marks_store=True),
     StoreFile(names.ABORT, marks_store=True),

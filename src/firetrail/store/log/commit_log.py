@@ -86,6 +86,11 @@ class CommitLog:
         """
         self.once_confirmed = 0
         """The offset up to which enough replicas have had the log, now or at some time before."""
+        self.is_confirmed_end_known = True
+        """Whether ``confirmed_end`` is exact; after an unclean stop it may be too low."""
+        self.keep_confirmed: Callable[[int], None] = lambda offset: None
+        """Keeps the offset up to which replicas have confirmed the log; OFFSET_MAX if none has to,
+        so that all of it counts."""
 
     # -- start and stop -----------------------------------------------------------------------
 

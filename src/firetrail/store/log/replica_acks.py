@@ -305,15 +305,23 @@ class ReplicaAcks:
             if self._in_group and self._clock.monotonic() < self._return_by:
                 enough_before = OFFSET_MAX
         self._enough_before = enough_before
-        self.are_needed = confirmed < OFFSET_MAX
+        were_needed, self.are_needed = self.are_needed, confirmed < OFFSET_MAX
         self._log.confirmed_offset = confirmed
-        if self.are_needed:
-            once = min(confirmed, self._log.max_offset)
-            self._log.once_confirmed = max(once, self._log.once_confirmed)
+        self._keep_confirmed(begins=self.are_needed and not were_needed and before == OFFSET_MAX)
         if self._log.confirmed_offset <= before:
             return False
         self._tell_waiters()
         return True
+
+    def _keep_confirmed(self, *, begins: bool) -> None:
+        """Keep what is confirmed; what was stored before replicas ``begin`` to be needed, is."""
+        log = self._log
+        if self.are_needed:
+            once = log.max_offset if begins else min(log.confirmed_offset, log.max_offset)
+            log.once_confirmed = max(once, log.once_confirmed)
+        if self._live.current.role is BrokerRole.SYNC_MASTER:
+            log.keep_confirmed(log.once_confirmed if self.are_needed else OFFSET_MAX)
+            log.is_confirmed_end_known |= log.confirmed_offset > 0
 
     def _possible(self) -> list[int]:
         """Return the ends of the logs of all replicas that may differ, longest first."""

@@ -24,6 +24,7 @@ from firetrail.store.repair.losses import find_deleted, find_faults, known_end
 from firetrail.store.repair.misplaced import MisplacedRecord
 from firetrail.store.repair.rebuild import check_outside
 from firetrail.store.repair.repair import Repair, repair_store
+from firetrail.store.root.confirmed_file import shorten_confirmed
 from firetrail.store.root.folder import check_not_in_use
 from firetrail.store.root.new_folder import built
 from firetrail.store.settings.store_config import StoreConfig
@@ -113,6 +114,7 @@ def salvage_store(
         cut_at = cut.damage.physical_offset
         # The first file is copied even if its first record is damaged, for its name.
         copy_files(system, root, folder, log_end=max(cut_at, view.log.min_offset + 1))
+        shorten_confirmed(system, folder, cut_at)  # the records after it get other offsets
         _complete(system.files, folder / COMMIT_LOG, view.log.segment_size)
         repair_store(system, folder, Repair.TRUNCATE_LOG, delays, cut=cut)
         for kept in folder.glob(f"{REPAIR_PREFIX}*"):

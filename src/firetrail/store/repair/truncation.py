@@ -23,6 +23,7 @@ from firetrail.store.evidence.inventory import read_inventory, write_inventory
 from firetrail.store.log.log_records import store_time_at
 from firetrail.store.log.paths import log_spread
 from firetrail.store.problems import LOG_REMEDY
+from firetrail.store.root.confirmed_file import shorten_confirmed
 from firetrail.store.root.folder import AbortFile, FolderLock, check_is_store
 from firetrail.store.root.watermark import (
     Watermark,
@@ -103,6 +104,7 @@ def _mark_unclean(
             system.files.replace(root / CHECKPOINT, encode_checkpoint(shorter))
     if not abort.exists:
         abort.create(sealed=False)
+    shorten_confirmed(system, root, cut.end)
 
 
 def _shortened(mark: Watermark, cut: LogCut, last_store_time: int) -> Watermark:

@@ -65,6 +65,8 @@ class Housekeeper:
         self._logics_time = dispatcher.last_store_time
         self._logics_offset = dispatcher.last_record_offset
         self._filled = index.filled if index is not None else None
+        self.before_watermark: Callable[[], None] = lambda: None
+        """Brings to disk what is to be as new as the watermark."""
         self._thread = threads.thread("firetrail-housekeeper", self._run)
 
     def start(self) -> None:
@@ -197,6 +199,7 @@ class Housekeeper:
 
     def write_watermark(self, *, clean: bool) -> None:
         """Record durably which positions are on disk."""
+        self.before_watermark()
         with self._flushing:
             durable = self._log.flushed_offset
             dispatched = min(self._dispatched_offset, durable)

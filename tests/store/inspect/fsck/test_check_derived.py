@@ -17,7 +17,9 @@ from firetrail.format.files.unit import PRE_BLANK, encode_unit
 from firetrail.format.layout import INDEX_ENTRY, INDEX_HEADER, UNIT
 from firetrail.format.values.javahash import index_key_hash
 from firetrail.store.problems import ProblemKind
+from firetrail.store.root.confirmed_file import ConfirmedFile
 from firetrail.store.root.watermark import SLOT_SIZE
+from firetrail.system import SYSTEM
 
 
 class TestQueues:
@@ -213,4 +215,34 @@ class TestMarks:
         report = checked(ours)
         assert found(report) == [
             ("firetrail.watermark", slot * SLOT_SIZE, None, ProblemKind.WATERMARK_TORN)
+        ]
+
+
+class TestConfirmedEnd:
+    def noted(self, root: Path, offset: int) -> None:
+        file = ConfirmedFile(SYSTEM, root)
+        file.note(1)
+        file.note(offset)
+        file.close()
+
+    def test_a_log_that_lacks_confirmed_messages_is_a_warning(self, ours: Path) -> None:
+        self.noted(ours, 1 << 40)
+        report = checked(ours)
+        assert report.ok
+        ((kind, file, detail),) = [(w.kind, w.file, w.detail) for w in report.warnings]
+        assert (kind, file) == (ProblemKind.CONFIRMED_AHEAD, "firetrail.confirmed")
+        assert f"confirmed the log up to {1 << 40}, but it ends at" in detail
+
+    def test_a_log_with_all_confirmed_messages_is_good(self, ours: Path) -> None:
+        self.noted(ours, 2)
+        assert checked(ours).warnings == []
+
+    @pytest.mark.parametrize("slot", [0, 1])
+    def test_a_torn_slot_of_a_closed_store_is_a_warning(self, slot: int, ours: Path) -> None:
+        self.noted(ours, 2)
+        flip(ours / "firetrail.confirmed", slot * SLOT_SIZE + 9)
+        report = checked(ours)
+        assert report.ok
+        assert [(w.kind, w.offset) for w in report.warnings] == [
+            (ProblemKind.CONFIRMED_TORN, slot * SLOT_SIZE)
         ]

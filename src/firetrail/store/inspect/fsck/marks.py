@@ -6,7 +6,9 @@ from functools import partial
 from firetrail.errors import FormatError
 from firetrail.format.files.checkpoint import CHECKPOINT as LAYOUT
 from firetrail.format.files.checkpoint import Checkpoint, decode_checkpoint
-from firetrail.format.names import CHECKPOINT, CONFIG, WATERMARK
+from firetrail.format.files.confirmed import SLOT_SIZE as CONFIRMED_SLOT_SIZE
+from firetrail.format.files.confirmed import SLOTS, decode_confirmed, decode_slots
+from firetrail.format.names import CHECKPOINT, CONFIG, CONFIRMED, WATERMARK
 from firetrail.store.evidence.inventory import (
     CONFIG_FILES,
     Inventory,
@@ -67,13 +69,14 @@ def check_config(view: StoreView, known: Inventory, findings: Findings) -> None:
 
 
 class MarkCheck:
-    """Checks the two files with the positions that are on disk, as of the start of the check."""
+    """Checks the files with positions in the log, as of the start of the check."""
 
     def __init__(self, view: StoreView, findings: Findings) -> None:
         self._view = view
         self._findings = findings
         self._checkpoint = self._read(CHECKPOINT)
         self._watermark = self._read(WATERMARK)
+        self._confirmed = self._read(CONFIRMED)
 
     def _read(self, name: str) -> bytes | None:
         try:
@@ -94,6 +97,29 @@ class MarkCheck:
             if self._view.state is not StoreState.OPEN and not damaged:
                 self._check_ahead(checkpoint, last_time, end)
             self._check_watermark(checkpoint)
+        if self._confirmed is not None and self._view.state is not StoreState.OPEN:
+            self._check_confirmed(self._confirmed, end, damaged=damaged)
+
+    def _check_confirmed(self, content: bytes, end: int, *, damaged: bool) -> None:
+        """Check the slots, and that the log has what replicas had confirmed.
+
+        A crash may tear the slot that was written last.
+        """
+        slots, found = decode_slots(content), decode_confirmed(content)
+        for number, slot in enumerate(slots):
+            at = number * CONFIRMED_SLOT_SIZE
+            is_written = any(content[at : at + CONFIRMED_SLOT_SIZE])
+            is_whole_else = self._view.state is not StoreState.CLOSED and found is not None
+            if slot is None and is_written and not is_whole_else:
+                detail = f"slot {number} does not match its checksum"
+                self._findings.add(CONFIRMED, at, None, ProblemKind.CONFIRMED_TORN, detail)
+        if found is not None and found[1].offset > end and not damaged:
+            detail = (
+                f"replicas had confirmed the log up to {found[1].offset}, but it ends at {end}; "
+                "another member of the group has the messages"
+            )
+            at = found[0] % SLOTS * CONFIRMED_SLOT_SIZE
+            self._findings.add(CONFIRMED, at, end, ProblemKind.CONFIRMED_AHEAD, detail)
 
     def _decode(self, end: int) -> Checkpoint | None:
         if self._checkpoint is None:
