@@ -39,13 +39,47 @@ async def test_a_former_master_passes_commits_in_pulls_on(tmp_path: Path) -> Non
         await until_committed(new, 1)
 
 
+def relay_of(talk: Talk) -> Relay:
+    found = talk.broker._term.relay
+    assert found is not None
+    return found
+
+
 async def until_committed(talk: Talk, offset: int) -> None:
     await until(lambda: talk.broker.offsets.get("CG", "T1", 0) == offset)
 
 
-async def test_a_slave_keeps_commits_if_its_master_is_gone(tmp_path: Path) -> None:
+async def test_a_commit_that_the_master_does_not_get_is_refused(tmp_path: Path) -> None:
+    """It is kept as well, until the master's offsets replace it."""
     async with pair(tmp_path) as (_, old, new):
         await old.broker.stop()
+        answer = await new.commit(1)
+        assert answer.code == ResponseCode.SYSTEM_BUSY
+        remark = str(answer.remark)
+        assert f"passed on to the master {old.broker.address}" in remark
+        assert "it does not answer" in remark
+        assert await new.committed() == 1
+
+
+async def test_a_commit_without_a_signature_is_refused_by_a_former_master(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A client with a certificate does not sign, and the slave cannot speak for it."""
+    async with pair(tmp_path) as (_, old, new):
+        await promote(new)
+        monkeypatch.setattr(relay_of(old), "_has_guard", True)
+        answer = await old.commit(1)
+        assert answer.code == ResponseCode.SYSTEM_BUSY
+        assert "has no signature; commit it again at the master" in str(answer.remark)
+        assert await new.committed() == 0
+
+
+async def test_a_slave_that_knows_no_master_keeps_commits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with pair(tmp_path) as (_, old, new):
+        await old.broker.stop()
+        monkeypatch.setattr(relay_of(new), "_master", lambda: None)
         assert (await new.commit(1)).code == OK
         assert await new.committed() == 1
 

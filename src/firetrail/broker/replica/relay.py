@@ -131,9 +131,11 @@ class Relay:
         async def handle(
             connection: Connection, request: RemotingCommand
         ) -> RemotingCommand | None:
-            """Pass a commit on. Without a master it is refused, or kept here, as in RocketMQ.
+            """Pass a commit on.
 
-            A group has a master again soon, whose offsets then replace those of this slave.
+            Without a master it is refused, or outside of a group, kept here, as in RocketMQ. A
+            master's offsets replace those of this slave, so a commit that it does not get is
+            refused, too, although it is kept until then.
             """
             answer = await self._pass_on(request)
             if answer is None and self.hold is not None:
@@ -141,13 +143,27 @@ class Relay:
             if answer is None and self._in_group:
                 return not_master(request)
             if answer is None:
-                return _now(commit(connection, request))
+                kept, master = _now(commit(connection, request)), self._master()
+                if master is None or kept is None or kept.code != ResponseCode.SUCCESS:
+                    return kept
+                return self._not_passed_on(request, master)
             if answer.code == ResponseCode.SUCCESS:
                 with suppress(RequestError):  # the topic may not be copied yet
                     commit(connection, request)
             return answer
 
         return handle
+
+    def _not_passed_on(self, request: RemotingCommand, master: str) -> RemotingCommand:
+        """Return the refusal of a commit that a known master has not received."""
+        if request.remark == RELAYED:
+            return not_master(request)
+        reason = "it does not answer" if self._may_pass(request) else "the request has no signature"
+        return request.answer(
+            ResponseCode.SYSTEM_BUSY,
+            f"the offset could not be passed on to the master {master}, whose offsets replace it: "
+            f"{reason}; commit it again at the master",
+        )
 
     def _may_pass(self, request: RemotingCommand) -> bool:
         if request.remark == RELAYED:
