@@ -149,3 +149,37 @@ def test_a_good_topic_is_a_good_folder(topic: str) -> None:
     except IllegalMessageError:
         return
     assert is_folder_name(topic)
+
+
+@pytest.mark.parametrize(
+    ("topic", "retries", "dead_letters"),
+    [
+        (names.retry_topic("g"), "g", None),
+        (names.dead_letter_topic("g"), None, "g"),
+        (names.pop_retry_topic("T", "g"), "g_T", None),
+        (names.pop_retry_topic_v2("T", "g"), "g", None),
+        ("g", None, None),
+        ("", None, None),
+    ],
+)
+def test_topics_that_belong_to_a_group(
+    topic: str, retries: str | None, dead_letters: str | None
+) -> None:
+    assert names.group_of_retries(topic) == retries
+    assert names.group_of_dead_letters(topic) == dead_letters
+
+
+@pytest.mark.parametrize("name", ["T", "x" * 127, "", "x" * 128, "a b", "T\n", "%RETRY%g"])
+def test_topics_of_clients_are_topics(name: str) -> None:
+    """Only the topics of a group may be longer."""
+    if names.is_topic(name):
+        check_topic(name)
+    else:
+        with pytest.raises(IllegalMessageError):
+            check_topic(name)
+
+
+def test_a_topic_of_a_group_may_be_longer() -> None:
+    long = "%RETRY%" + "x" * 248
+    check_topic(long)
+    assert not names.is_topic(long)

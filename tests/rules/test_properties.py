@@ -130,14 +130,24 @@ async def test_a_message_that_is_sent_back_is_no_half_message(
     text = f"TRAN_MSG\x01true\x02{more}"
     assert stored(talk, await talk.send("%RETRY%CG", i=text, j=1)).place == retry
     dead = stored(talk, await talk.send("%RETRY%CG", i=text, j=17))
-    assert dead == Expected("topic", {"TRAN_MSG": "true", **ADDED})
+    kept = {name: value for name, value in parsed(text).items() if name != "DELAY"}
+    assert dead == Expected("topic", kept | ADDED)
     assert len(list(talk.broker.store.read("%DLQ%CG"))) == 1
 
 
 async def test_a_dead_letter_is_not_delayed(talk: Talk) -> None:
+    """As in RocketMQ, it loses its delay level, and keeps a delivery time, which has no effect."""
     await talk.beat("CG")
-    dead = stored(talk, await talk.send("%RETRY%CG", i="K\x01v\x02DELAY\x013\x02", j=17))
-    assert dead == Expected("topic", {"K": "v", **ADDED})
+    text = "K\x01v\x02TIMER_DELAY_MS\x0160000\x02"
+    kept = {"K": "v", "TIMER_DELAY_MS": "60000"}
+    dead = stored(talk, await talk.send("%RETRY%CG", i=f"{text}DELAY\x013\x02", j=17))
+    assert dead == Expected("topic", {**kept, **ADDED})
+    delivered = await talk.send("T", i=f"{text}TIMER_OUT_MS\x011\x02")
+    offset = decode_message_id(delivered.fields["msgId"]).physical_offset
+    code = RequestCode.CONSUMER_SEND_MSG_BACK
+    assert (await talk.ask(code, group="CG", delayLevel=-1, offset=offset)).code == 0
+    _, other = talk.broker.store.read("%DLQ%CG")
+    assert other.properties.items() >= kept.items() and "DELAY" not in other.properties
 
 
 async def test_a_batch_and_its_messages(talk: Talk) -> None:

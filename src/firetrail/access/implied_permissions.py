@@ -14,8 +14,10 @@ from firetrail.auth.resources import NAME_MAX, WHOLE, Action, Requirement, Resou
 from firetrail.errors import RequestError
 from firetrail.format.names import (
     DLQ_PREFIX,
-    RETRY_PREFIX,
+    group_of_dead_letters,
+    group_of_retries,
     popped_topic,
+    retry_topic,
 )
 from firetrail.format.properties import REAL_TOPIC
 from firetrail.format.record import Record
@@ -42,20 +44,22 @@ def topic_need(topic: str, *actions: Action) -> Requirement:
 
 
 def _new_topic_need(topic: str, *actions: Action) -> Requirement:
-    if topic.startswith(RETRY_PREFIX):
+    group = group_of_retries(topic)
+    if group is not None:
         of_group = [SUB if action is PUB else action for action in actions]
-        return need(GROUP, topic.removeprefix(RETRY_PREFIX), *of_group)
-    if topic.startswith(DLQ_PREFIX):
-        return _dead_letter_need(topic, frozenset(actions) - {PUB})
+        return need(GROUP, group, *of_group)
+    group = group_of_dead_letters(topic)
+    if group is not None:
+        return _dead_letter_need(topic, group, frozenset(actions) - {PUB})
     if is_internal(topic):
         return Requirement(TOPIC, topic, frozenset(actions), explicit=topic)
     return need(TOPIC, topic, *actions)
 
 
-def _dead_letter_need(topic: str, reading: frozenset[Action]) -> Requirement:
+def _dead_letter_need(topic: str, group: str, reading: frozenset[Action]) -> Requirement:
     if not reading:
         return Requirement(TOPIC, topic, frozenset({PUB}), explicit=DLQ_PREFIX)
-    of_group = need(GROUP, topic.removeprefix(DLQ_PREFIX), *reading)
+    of_group = need(GROUP, group, *reading)
     return Requirement(TOPIC, topic, reading, otherwise=of_group)
 
 
@@ -76,10 +80,10 @@ def consumed(topic: str, group: str) -> Iterator[Requirement]:
         RequestError: The topic is the retry topic of another group.
     """
     yield need(GROUP, group, SUB)
-    if topic == RETRY_PREFIX + group:
+    if topic == retry_topic(group):
         return
     original = popped_topic(topic, group)
-    if original.startswith(RETRY_PREFIX):
+    if group_of_retries(original) is not None:
         raise RequestError(
             NO_PERMISSION, f"group {group:.255} may not consume {topic:.255} of another group"
         )

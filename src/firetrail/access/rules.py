@@ -33,7 +33,7 @@ from firetrail.errors import FormatError, RequestError
 from firetrail.format.batch import has_property
 from firetrail.format.kernels.properties import parse_properties
 from firetrail.format.light import listed_names
-from firetrail.format.names import RETRY_PREFIX, reply_topic
+from firetrail.format.names import reply_topic, retry_topic
 from firetrail.format.properties import INNER_MULTI_DISPATCH
 from firetrail.format.values.truths import is_true_field
 from firetrail.remoting.messages.bodies import (
@@ -245,7 +245,7 @@ def _heartbeat(asked: ReceivedRequest) -> Iterator[Requirement]:
         group = consumer.group_name
         yield group_need(group, SUB)
         for subscription in consumer.subscription_data_set:
-            if subscription.topic != RETRY_PREFIX + group:
+            if subscription.topic != retry_topic(group):
                 yield from consumed(subscription.topic, group)
 
 

@@ -53,6 +53,9 @@ IN_MIXED_TOPICS = (MessageType.NORMAL, MessageType.FIFO, MessageType.DELAY, Mess
 
 _PRIORITY = MessageType.PRIORITY
 _TYPES: Mapping[str, MessageType] = {each.value: each for each in MessageType}
+LOST_BY_DEAD_LETTERS = (DELAY,)
+"""Properties that a message loses when it becomes a dead letter, which is never delayed. Like
+RocketMQ, brokers keep a delivery time, but do not look at it."""
 _TIMES = frozenset(TIMER_TIMES)
 _DELAYS = _TIMES | {DELAY}
 _DELAY_MARKS = (b"DELAY", b"TIMER_DELIVER")

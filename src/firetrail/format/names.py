@@ -90,6 +90,7 @@ MAX_RETRY_TOPIC = 255
 """Retry and dead-letter topics hold a group and a topic name; they need v2 records."""
 TOPIC_PATTERN = r"[%|a-zA-Z0-9_-]+"
 
+TOPIC_RULE = f"1 to {MAX_TOPIC_V1} letters, digits and % | _ - are allowed"
 GROUP_MAX = 120
 """Maximum length of the name of a group, which with a prefix is the name of a topic."""
 GROUP_RULE = f"1 to {GROUP_MAX} letters, digits and % | _ - are allowed"
@@ -208,9 +209,43 @@ def check_topic(name: str) -> None:
         )
 
 
+def is_topic(name: str) -> bool:
+    """Return whether clients may give a topic this name, by :data:`TOPIC_RULE`.
+
+    The topics that brokers create for retries and dead letters may be longer (:func:`check_topic`).
+    """
+    return len(name) <= MAX_TOPIC_V1 and _TOPIC.fullmatch(name) is not None
+
+
 def is_group(name: str) -> bool:
     """Return whether ``name`` may be the name of a group, by :data:`GROUP_RULE`."""
     return len(name) <= GROUP_MAX and _TOPIC.fullmatch(name) is not None
+
+
+def retry_topic(group: str) -> str:
+    """Return the topic that redelivers the messages a group could not consume."""
+    return RETRY_PREFIX + group
+
+
+def dead_letter_topic(group: str) -> str:
+    """Return the topic with the messages that a group was given too often."""
+    return DLQ_PREFIX + group
+
+
+def group_of_retries(topic: str) -> str | None:
+    """Return the group that a retry topic belongs to; None for another topic.
+
+    The first form of a retry topic for pops does not show where the name of the group ends. All of
+    it counts as the group.
+    """
+    if not topic.startswith(RETRY_PREFIX):
+        return None
+    return topic.removeprefix(RETRY_PREFIX).partition(RETRY_SEPARATOR_V2)[0]
+
+
+def group_of_dead_letters(topic: str) -> str | None:
+    """Return the group that a topic of dead letters belongs to; None for another topic."""
+    return topic.removeprefix(DLQ_PREFIX) if topic.startswith(DLQ_PREFIX) else None
 
 
 def pop_retry_topic(topic: str, group: str, separator: str = "_") -> str:

@@ -29,7 +29,7 @@ from firetrail.auth.policies import (
 )
 from firetrail.auth.resources import Action, MatchKind, Requirement, Resource, ResourceType
 from firetrail.errors import ConfigError
-from firetrail.format.names import AUTO_CREATE_TOPIC, RETRY_PREFIX, TRACE_TOPIC, reply_topic
+from firetrail.format.names import AUTO_CREATE_TOPIC, TRACE_TOPIC, group_of_retries, reply_topic
 from firetrail.format.values.truths import is_true
 from firetrail.settings.settings_table import HIDDEN
 
@@ -220,9 +220,8 @@ _LISTS = ("topicPerms", "groupPerms")
 
 def _resource(kind: ResourceType, name: str) -> tuple[ResourceType, str]:
     """Return the resource of a name; that of a retry topic is its group."""
-    if name.startswith(RETRY_PREFIX):
-        return ResourceType.GROUP, name.removeprefix(RETRY_PREFIX)
-    return kind, name
+    group = group_of_retries(name)
+    return (kind, name) if group is None else (ResourceType.GROUP, group)
 
 
 def _entry(kind: ResourceType, name: str, actions: frozenset[Action]) -> PolicyEntry:

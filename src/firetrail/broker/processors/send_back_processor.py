@@ -13,7 +13,8 @@ from firetrail.broker.state.group_table import is_last
 from firetrail.broker.stored_messages import answer_with_outcome, copy_record, origin_of
 from firetrail.errors import RequestError
 from firetrail.format.kernels.draft import Message
-from firetrail.format.names import DLQ_PREFIX, RETRY_PREFIX
+from firetrail.format.message_types import LOST_BY_DEAD_LETTERS
+from firetrail.format.names import dead_letter_topic, retry_topic
 from firetrail.format.properties import (
     DELAY,
     DLQ_ORIGIN_MESSAGE_ID,
@@ -74,7 +75,7 @@ class SendBackProcessor:
         return answer_with_outcome(request, self._store.writer.begin_put(message))
 
     def _retry(self, record: Record, group: str, queues: int, level: int) -> Message:
-        topic = self._topics.ensure(f"{RETRY_PREFIX}{group}", queues)
+        topic = self._topics.ensure(retry_topic(group), queues)
         if not topic.perm & Permission.WRITE:
             raise RequestError(
                 ResponseCode.NO_PERMISSION, f"the topic[{topic.topic_name}] is not writable"
@@ -83,10 +84,10 @@ class SendBackProcessor:
         return self._copy(record, topic, queue_id, {DELAY: str(level)})
 
     def _dead_letter(self, record: Record, group: str) -> Message:
-        topic = self._topics.ensure(f"{DLQ_PREFIX}{group}", 1)
+        topic = self._topics.ensure(dead_letter_topic(group), 1)
         topic_before, id_before = origin_of(record)
         origin = {
-            DELAY: None,
+            **dict.fromkeys(LOST_BY_DEAD_LETTERS),
             DLQ_ORIGIN_TOPIC: topic_before,
             DLQ_ORIGIN_MESSAGE_ID: id_before,
         }

@@ -25,20 +25,19 @@ from firetrail.format.kernels.ids import join_ids
 from firetrail.format.kernels.properties import join_properties, parse_properties
 from firetrail.format.layout import TRANSACTION_MASK, takes_queue_offset
 from firetrail.format.message_types import (
+    LOST_BY_DEAD_LETTERS,
     begins_transaction,
     has_delivery_time,
     queue_of_priority,
     waits_for_disk,
 )
-from firetrail.format.names import DLQ_PREFIX, RETRY_PREFIX
+from firetrail.format.names import dead_letter_topic, group_of_retries
 from firetrail.format.properties import (
     CLUSTER,
-    DELAY,
     INNER_NUM,
     MSG_REGION,
     PRIORITY,
     REAL_QID,
-    TIMER_TIMES,
     TRACE_ON,
     UNIQ_KEY,
     WAIT,
@@ -59,8 +58,6 @@ from firetrail.store.results import PutResult, PutStatus
 
 _REPLACED = (WAIT, MSG_REGION, TRACE_ON, CLUSTER)
 """Properties that are not stored as they were sent."""
-_DELAYS = (DELAY, *TIMER_TIMES)
-"""Properties that a dead letter loses, because it is never delayed."""
 _INNER_BATCH = 0x80
 """The system flag of a message that contains several."""
 _OFFSET_DIGITS = 16
@@ -134,10 +131,9 @@ class SendProcessor:
             _check_attributes(topic)
             self._type_conflicts.check(topic, header, properties, request.content, connection.peer)
         queue_id = header.queue_id
-        if header.reconsume_times and self._is_dead_letter(header, request.version):
-            group = topic.topic_name.removeprefix(RETRY_PREFIX)
-            topic, queue_id = self._topics.ensure(f"{DLQ_PREFIX}{group}", 1), 0
-            for name in _DELAYS:
+        if header.reconsume_times and (group := self._group_that_gave_up(header, request.version)):
+            topic, queue_id = self._topics.ensure(dead_letter_topic(group), 1), 0
+            for name in LOST_BY_DEAD_LETTERS:
                 properties.pop(name, None)
         elif PRIORITY in properties and not header.batch:
             queue_id = queue_of_priority(properties, topic.write_queue_nums, queue_id)
@@ -189,7 +185,7 @@ class SendProcessor:
             )
         sys_flag, host = _without_transaction(header.sys_flag), _host(connection.peer)
         is_half = begins_transaction(properties, header.reconsume_times or 0)
-        if has_delivery_time(properties):
+        if has_delivery_time(properties) and topic == header.topic:  # else dead
             topic, queue_id = self._admission.admit(properties, topic, queue_id, half=is_half)
         if is_half:
             topic, queue_id = self._transactions.admit(
@@ -229,13 +225,14 @@ class SendProcessor:
             )
         return topic
 
-    def _is_dead_letter(self, header: SendHeader, version: int) -> bool:
-        """Whether a message that a consumer sends to its retry topic was retried too often."""
-        if header.batch or not header.topic.startswith(RETRY_PREFIX):
-            return False
-        group = self._groups.require(header.topic.removeprefix(RETRY_PREFIX))
+    def _group_that_gave_up(self, header: SendHeader, version: int) -> str | None:
+        """Return the group of a message that a consumer sends to be retried, but too often."""
+        name = None if header.batch else group_of_retries(header.topic)
+        if name is None:
+            return None
         retries = (header.reconsume_times or 0) - 1  # the consumer has counted this one
-        return is_last(group, retries, header.max_reconsume_times, version)
+        group = self._groups.require(name)
+        return name if is_last(group, retries, header.max_reconsume_times, version) else None
 
     # -- answers ------------------------------------------------------------------------------
 

@@ -18,7 +18,7 @@ from firetrail.broker.services.rebalance_locks import check_client_id
 from firetrail.broker.state.group_table import GroupTable, check_group
 from firetrail.broker.state.topic_table import TopicTable
 from firetrail.errors import RequestError
-from firetrail.format.names import RETRY_PREFIX
+from firetrail.format.names import retry_topic
 from firetrail.remoting.connections.connection import Connection
 from firetrail.remoting.connections.handlers import Handler
 from firetrail.remoting.messages.bodies import (
@@ -250,7 +250,7 @@ class Clients:
         known_group = self.consumers.get(name)
         size = self._check_subscriptions(data, known_group.kept_bytes if known_group else 0)
         config = self._groups.require(name)
-        self._topics.ensure(f"{RETRY_PREFIX}{name}", max(config.retry_queue_nums, 1))
+        self._topics.ensure(retry_topic(name), max(config.retry_queue_nums, 1))
         group = self.consumers.get(name)
         if group is None:
             group = self.consumers[name] = ConsumerGroup(name)

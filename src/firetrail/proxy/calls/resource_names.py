@@ -3,22 +3,20 @@
 Only ``Resource.name`` counts. RocketMQ ignores the namespace of requests, and so does Firetrail.
 """
 
-import re
 from collections.abc import Collection
 from functools import lru_cache
 
 from firetrail.errors import ProxyError
-from firetrail.format.layout import MAX_TOPIC_V1
 from firetrail.format.names import (
     GROUP_RULE,
     SYSTEM_GROUP_PREFIX,
-    TOPIC_PATTERN,
+    TOPIC_RULE,
     is_group,
+    is_topic,
 )
 from firetrail.format.system_topics import system_topic
 from firetrail.proxy.schema.messages import Code, Resource
 
-_TOPIC = re.compile(TOPIC_PATTERN)
 _REMEMBERED = 1024
 """Maximum number of valid names that are remembered."""
 _SHOWN = 64  # characters of a wrong name in an error
@@ -45,9 +43,8 @@ def topic_name(topic: Resource, reserved: Collection[str] = ()) -> str:
 def _check_topic(name: str) -> None:
     if not name.strip():
         raise ProxyError(Code.ILLEGAL_TOPIC, "the name of the topic is blank")
-    if len(name) > MAX_TOPIC_V1 or not _TOPIC.fullmatch(name):
-        rule = f"1 to {MAX_TOPIC_V1} letters, digits and % | _ - are allowed"
-        raise ProxyError(Code.ILLEGAL_TOPIC, f"topic {name[:_SHOWN]!r}: {rule}")
+    if not is_topic(name):
+        raise ProxyError(Code.ILLEGAL_TOPIC, f"topic {name[:_SHOWN]!r}: {TOPIC_RULE}")
     if system_topic(name) is not None:
         raise _reserved(name)
 

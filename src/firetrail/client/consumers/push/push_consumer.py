@@ -28,7 +28,7 @@ from firetrail.client.consumers.subscription import by_tags, check_with_brokers,
 from firetrail.client.consumers.topic_queues import TOPIC_POLL_S, TopicQueues
 from firetrail.client.messages.received_message import Received
 from firetrail.errors import FiretrailError
-from firetrail.format.names import RETRY_PREFIX
+from firetrail.format.names import retry_topic
 from firetrail.format.values.arguments import function, mapping, number, truth
 from firetrail.format.values.integers import INT32_MAX
 from firetrail.pace.periodic import woken
@@ -132,7 +132,7 @@ class PushConsumer(ClusterClient):
         self._max_retries = DEFAULT_RETRIES if max_retries is None and not in_order else max_retries
         self.wanted = wanted_of(topics)
         if self._model is MessageModel.CLUSTERING:
-            retry = RETRY_PREFIX + group
+            retry = retry_topic(group)
             self.wanted[retry] = by_tags(retry)
         self._requests = GroupRequests(self._session, group)
         self._puller = PullClient(self._session, group)
