@@ -1,11 +1,12 @@
 """The description of a decoder: the options of the user, which travel to the workers."""
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, tzinfo
 from enum import Enum
 from pathlib import Path
+from typing import Any
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from firetrail.errors import ConfigError
@@ -122,27 +123,37 @@ def _described(content: bytes) -> TableSchema:
 
 
 _NAME = re.compile(r"\w+|`[^`]+`")
+SCHEMA_FILE = Option("schemaFile", "schema", Parsed(_content, "a file with a schema"))
 OPTIONS = OptionTable(
     (
         Option("format", "format", OneOf(BodyFormat)),
         Option("newColumns", "new_columns", OneOf(Evolution)),
         Option("numberUnit", "number_unit", OneOf(NumberUnit)),
-        Option("timeZone", "zone", Parsed(time_zone, "must be a time zone, such as Asia/Shanghai")),
+        Option("timeZone", "zone", Parsed(time_zone, "a time zone, such as Asia/Shanghai")),
         Option("tombstones", "tombstones", Flag()),
-        Option("tables", "tables", Parsed(names_in, "must be patterns of DATABASE.TABLE")),
-        Option("key", "key", Parsed(_key, "must be names of columns")),
+        Option("tables", "tables", Parsed(names_in, "patterns of DATABASE.TABLE")),
+        Option("key", "key", Parsed(_key, "names of columns")),
         Option("zeroDates", "zero_dates", OneOf(ZeroDates)),
-        Option("schemaFile", "schema", Parsed(_content, "must be a file with a schema")),
+        SCHEMA_FILE,
         Option("message", "message", some_text("the full name of a message of Protobuf")),
         Option("header", "header", OneOf(BodyHeader)),
-        Option("registry", "registry", Parsed(check_url, "must be the address of a registry")),
+        Option("registry", "registry", Parsed(check_url, "the address of a registry")),
         Option("subject", "subject", some_text("the subject at RocketMQ's registry: the topic")),
-        Option("columns", "columns", Parsed(_columns, "must be columns, such as id bigint, name")),
-        Option("delimiter", "delimiter", Text(r'[^\r\n"]', "must be one letter")),
-        Option("quote", "quote", Text(r"[^\r\n]", "must be one letter")),
+        Option("columns", "columns", Parsed(_columns, "columns, such as id bigint, name")),
+        Option("delimiter", "delimiter", Text(r'[^\r\n"]', "one letter")),
+        Option("quote", "quote", Text(r"[^\r\n]", "one letter")),
         Option("nullText", "null_text", any_text("the text that is null")),
     )
 )
+
+
+def lasting_options(given: Mapping[str, str]) -> dict[str, str]:
+    """Return options with a path of the schema that later runs find from any folder."""
+    name = SCHEMA_FILE.name.lower()
+    return {
+        each: str(Path(text).absolute()) if each.lower() == name else text
+        for each, text in given.items()
+    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,19 +207,29 @@ class DecoderSpec:
     null_text: str | None = None
 
     @classmethod
-    def from_options(cls, given: Mapping[str, str]) -> "DecoderSpec":
+    def from_options(cls, given: Mapping[str, str], key: Iterable[str] = ()) -> "DecoderSpec":
         """Return the spec for options by name; raise ConfigError for wrong ones.
 
         Args:
             given: The options. ``format`` is required.
+            key: The key of the table. With one, an empty body deletes unless it is a row, or the
+                options differ. Default: (), without one.
         """
         values = OPTIONS.values(OPTIONS.named(given))
         if "format" not in values:
             allowed = ", ".join(choice.value for choice in BodyFormat)
             raise ConfigError("format", None, f"is required: {allowed}")
         spec = cls(**values)
+        if key:
+            defaults: dict[str, Any] = {"tombstones": not spec._empty_is_row, "key": tuple(key)}
+            spec = cls(**defaults | values)
         spec._check()
         return spec
+
+    @property
+    def _empty_is_row(self) -> bool:
+        """Whether an empty body is a message of Protobuf, whose fields have their defaults."""
+        return self.format is BodyFormat.PROTOBUF and self.header is BodyHeader.NONE
 
     def _check(self) -> None:
         """Raise ConfigError if an option is missing that the format or the header needs."""

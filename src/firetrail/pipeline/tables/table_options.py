@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from firetrail.errors import ConfigError
-from firetrail.pipeline.decoding.decoder_spec import DecoderSpec
+from firetrail.pipeline.decoding.decoder_spec import BodyFormat, DecoderSpec, lasting_options
 from firetrail.pipeline.decoding.schema.arrow_types import folded_name
 from firetrail.pipeline.options import each_once
 from firetrail.pipeline.tables.files.table_columns import PREFIX, check_prefix
@@ -44,14 +43,16 @@ class TableOptions:
         """
         asked = {
             "decoder": self.decoder,
-            "decoder_options": self._kept_options(),
+            "decoder_options": (
+                None if self.decoder_options is None else lasting_options(self.decoder_options)
+            ),
             "prefix": None if self.prefix is None else check_prefix(self.prefix),
             "message_columns": self.message_columns,
             "upsert": self._key(),
             "buckets": None if self.buckets is None else check_buckets(self.buckets),
         }
         base = known or {
-            "decoder": "json",
+            "decoder": BodyFormat.JSON.value,
             "decoder_options": {},
             "prefix": PREFIX,
             "message_columns": True,
@@ -72,15 +73,6 @@ class TableOptions:
             )
         return kept
 
-    def _kept_options(self) -> dict[str, str] | None:
-        """Return the options of the decoder, with a path that later runs find from any folder."""
-        if self.decoder_options is None:
-            return None
-        return {
-            name: str(Path(text).absolute()) if name.lower() == "schemafile" else text
-            for name, text in self.decoder_options.items()
-        }
-
     def _key(self) -> list[str] | None:
         if self.upsert is None:
             return None
@@ -92,10 +84,6 @@ class TableOptions:
 
 
 def decoder_spec(options: Mapping[str, Any]) -> DecoderSpec:
-    """Return the decoder; in a table with a key, an empty body deletes unless an option differs."""
-    # without a header, it is a valid message of Protobuf, whose fields have their defaults
-    own, key = options["decoder_options"], ",".join(options["upsert"])
-    header = {name.lower(): text for name, text in own.items()}.get("header", "none")
-    is_row = options["decoder"] == "protobuf" and header.lower() == "none"
-    keyed = {"tombstones": str(not is_row).lower(), "key": key} if key else {}
-    return DecoderSpec.from_options({"format": options["decoder"], **keyed, **own})
+    """Return the decoder for the options that a table keeps."""
+    given = {"format": options["decoder"], **options["decoder_options"]}
+    return DecoderSpec.from_options(given, key=options["upsert"])

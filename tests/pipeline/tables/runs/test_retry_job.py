@@ -12,9 +12,9 @@ from tests.pipeline.tables.topics import files_of, ids, put, rows, table
 
 from firetrail import Message, Store
 from firetrail.cli.main import main
-from firetrail.errors import ConfigError, LakeError
+from firetrail.errors import ConfigError, LakeError, PipelineError
 from firetrail.format.layout import COMPRESSED
-from firetrail.pipeline.tables.runs import publication, table_job
+from firetrail.pipeline.tables.runs import decoding_rounds, publication, table_job
 from firetrail.pipeline.tables.runs.retry_job import TableRetry, retry_table
 from firetrail.pipeline.tables.runs.verification import verify_table
 
@@ -82,6 +82,14 @@ def test_an_old_version_replaces_no_newer_one(root: Path, to: Path) -> None:
     assert (done.rows, done.updated, done.rejected) == (1, 0, 1)
     assert {row["id"]: row["v"] for row in rows(to)} == {1: 7, 2: LARGE}
     assert verify_table(root, to).ok
+
+
+def test_an_error_names_the_topic(root: Path, to: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    put(root, {"id": 1, "v": LARGE})
+    table(root, to, schema=NARROW)
+    monkeypatch.setattr(decoding_rounds, "ROUNDS_MAX", 0)
+    with pytest.raises(PipelineError, match=r"^orders: the messages show new columns"):
+        retry(to, schema=WIDE)
 
 
 def test_messages_that_can_never_fit_stay_as_they_are(root: Path, to: Path) -> None:

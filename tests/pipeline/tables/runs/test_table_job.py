@@ -31,7 +31,7 @@ from firetrail.pipeline.jobs.archive.archive_job import archive
 from firetrail.pipeline.lakes.hashed_file import HashedFile
 from firetrail.pipeline.lakes.local_folder import LocalFolder
 from firetrail.pipeline.lakes.location import open_folder
-from firetrail.pipeline.tables.runs import table_job
+from firetrail.pipeline.tables.runs import decoding_rounds, table_job
 from firetrail.pipeline.tables.runs.publication import Publication
 from firetrail.system import Files
 
@@ -161,7 +161,7 @@ class TestSchema:
     def test_tasks_that_see_different_columns_agree(
         self, spark: SparkSession, root: Path, to: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(table_job, "SAMPLE", 1)
+        monkeypatch.setattr(decoding_rounds, "SAMPLE", 1)
         monkeypatch.setattr(table_job, "INLINE_BYTES", 0)
         put(root, *({"id": number, f"c{number // 20}": number} for number in range(60)))
         done = table_job.table(spark, root, "orders", to, split_bytes=4096)

@@ -2,7 +2,9 @@
 
 The newest version of a key is the one with the greatest position. Within a broker that is the
 physical offset. Between brokers, whose logs have no common order, the store time decides, and then
-the name of the broker.
+the name of the broker. This is an order as long as the store times of each broker never fall. If a
+clock is set back, three versions of two brokers can be newer than each other in a circle, and for
+keys of several brokers the order in which messages are read can decide.
 """
 
 from __future__ import annotations

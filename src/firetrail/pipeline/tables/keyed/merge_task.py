@@ -2,8 +2,9 @@
 
 The bucket keeps the newest version of each key, with its position in the message columns. Deleted
 keys are kept, with their positions, in a file beside the manifest, so that a message that is read
-late cannot bring a row back. Therefore the result does not depend on the order in which messages
-are read, and messages that are read again change nothing.
+late cannot bring a row back. Therefore messages that are read again change nothing, and the result
+does not depend on the order in which messages are read, except after a step back of a clock
+(``keys``).
 """
 
 from __future__ import annotations

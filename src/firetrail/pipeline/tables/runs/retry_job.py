@@ -26,7 +26,8 @@ from firetrail.pipeline.tables.files.table_columns import (
 )
 from firetrail.pipeline.tables.files.table_manifest import LOCK, REJECTED, TableManifest
 from firetrail.pipeline.tables.row_task import COMPRESSED_REASON, DELETE_REASON, FINAL_REASON
-from firetrail.pipeline.tables.runs.table_job import INLINE_BYTES, SparkProvider, TableJob
+from firetrail.pipeline.tables.runs.table_job import INLINE_BYTES, TableJob
+from firetrail.pipeline.tables.runs.task_runner import SparkProvider
 from firetrail.pipeline.tables.table_options import TableOptions
 from firetrail.pipeline.tasks import OnPlan
 
@@ -107,7 +108,7 @@ def retry_table(
         ConfigError: A column of ``schema`` contradicts one of the table.
     """
     options = TableOptions(schema=schema, keep_hours=keep_hours, on_plan=on_plan)
-    job = TableJob(spark, [], "", to, options)
+    job = TableJob(spark, [], to, options)
     place = job.publication.lake.place
     if job.publication.manifest() is None:
         raise LakeError(f"{place}: has no table; check the path")
@@ -128,7 +129,8 @@ def _retry(job: TableJob, manifest: TableManifest) -> TableRetry:
         for broker in manifest.brokers
     ]
     inline = sum(file.size for file in files) <= INLINE_BYTES
-    results, schema = job.decode_parts(manifest, parts, job.first_schema(manifest, parts), inline)
+    schema = job.decoding.first_schema(manifest, parts)
+    results, schema = job.decoding.decode(manifest, parts, schema, inline)
     job.check_arrived(results)
     rejected = sum(result.rows(REJECTED) for result in results)
     inserted = updated = deleted = 0

@@ -7,15 +7,13 @@ A run plans what is new in the sources, lets tasks decode it and write files, an
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from pyspark.sql import SparkSession
-
-from firetrail.errors import ConfigError, LakeError, PipelineError
-from firetrail.pipeline.decoding.schema.table_schema import EMPTY, TableSchema, merged
+from firetrail.errors import LakeError, PipelineError
+from firetrail.pipeline.decoding.schema.table_schema import EMPTY, TableSchema
 from firetrail.pipeline.tables.files.delta_writer import naming_table
 from firetrail.pipeline.tables.files.rewrite_task import RewriteTask, rewrite_file
 from firetrail.pipeline.tables.files.table_columns import TableColumns
@@ -32,7 +30,6 @@ from firetrail.pipeline.tables.keyed.bucket_change import (
     BucketMerges,
     Change,
     changes_types,
-    checked_key,
 )
 from firetrail.pipeline.tables.keyed.merge_task import merge_bucket
 from firetrail.pipeline.tables.messages.broker_names import (
@@ -42,28 +39,24 @@ from firetrail.pipeline.tables.messages.broker_names import (
 )
 from firetrail.pipeline.tables.messages.broker_progress import BrokerProgress
 from firetrail.pipeline.tables.messages.table_sources import (
-    SourcePart,
     SourcePlan,
     TableSource,
     check_exists,
     plan_source,
 )
-from firetrail.pipeline.tables.row_task import TableTask, TaskResult, sample_bodies, write_rows
+from firetrail.pipeline.tables.row_task import TaskResult
+from firetrail.pipeline.tables.runs.decoding_rounds import DecodingRounds
 from firetrail.pipeline.tables.runs.publication import Publication
 from firetrail.pipeline.tables.runs.source_progress import progress_after
 from firetrail.pipeline.tables.runs.table_result import TableResult, result_of
+from firetrail.pipeline.tables.runs.task_runner import SparkProvider, TaskRunner
 from firetrail.pipeline.tables.table_options import TableOptions, decoder_spec
-from firetrail.pipeline.tasks import OnPlan, run_tasks
+from firetrail.pipeline.tasks import OnPlan
 
 INLINE_MERGE_BYTES = 64 << 20
 """With at most this much to rewrite, a table with a key is merged in the driver, too."""
 INLINE_BYTES = 8 << 20
 """A round with at most this much to read is done in the driver: Spark would take longer."""
-SAMPLE = 2000
-"""Messages from which the columns of a new table are inferred."""
-_ROUNDS_MAX = 20
-"""Each round of decoding adds columns; more rounds than this mean that a decoder is wrong."""
-SparkProvider = SparkSession | Callable[[], SparkSession]
 
 
 def table(
@@ -136,20 +129,21 @@ def table(
     """
     given = [source] if isinstance(source, str | Path) else list(source)
     options = TableOptions(
-        decoder,
-        decoder_options,
-        schema,
-        prefix,
-        message_columns,
-        upsert,
-        buckets,
-        keep_hours,
-        strict,
-        allow_gap,
-        split_bytes,
-        on_plan,
+        decoder=decoder,
+        decoder_options=decoder_options,
+        schema=schema,
+        prefix=prefix,
+        message_columns=message_columns,
+        upsert=upsert,
+        buckets=buckets,
+        keep_hours=keep_hours,
+        strict=strict,
+        allow_gap=allow_gap,
+        split_bytes=split_bytes,
+        on_plan=on_plan,
     )
-    return naming_table(TableJob.run, f"table {to}")(TableJob(spark, given, topic, to, options))
+    job = TableJob(spark, given, to, options)
+    return naming_table(job.run, f"table {to}")(topic)
 
 
 class DecodedStage(NamedTuple):
@@ -174,25 +168,30 @@ class TableJob:
         self,
         spark: SparkProvider,
         sources: Sequence[str | Path],
-        topic: str,
         to: str | Path,
         options: TableOptions,
         *,
         dry: bool = False,
     ) -> None:
         self._dry = dry
-        self._spark = spark
         self._sources = [check_exists(str(source)) for source in sources]
-        self._topic = topic
         self._options = options
         self.publication = Publication(str(to))
         self.token = uuid.uuid4().hex[:12]
+        self._runner = TaskRunner(spark, self.publication.lake.place, options.on_plan)
+        self.decoding = DecodingRounds(
+            self._runner,
+            self.publication.lakes,
+            self.token,
+            given=options.schema,
+            strict=options.strict and not dry,
+        )
 
-    def run(self) -> TableResult:
-        """Append what is new in all sources."""
+    def run(self, topic: str) -> TableResult:
+        """Append what is new of a topic in all sources."""
         self.publication.check_folder()
         with self.publication.lake.locked(LOCK, self.token):
-            manifest = self.first_manifest(self.publication.settle())
+            manifest = self.first_manifest(self.publication.settle(), topic)
             total: TableResult | None = None
             for stage in self.stages(manifest):
                 manifest, done = self._run_stage(manifest, stage)
@@ -204,7 +203,7 @@ class TableJob:
         """Return the sources, in groups that are read one after another."""
         return stages_of(named_sources(self._sources, list(manifest.brokers)))
 
-    def first_manifest(self, found: TableManifest | None) -> TableManifest:
+    def first_manifest(self, found: TableManifest | None, topic: str) -> TableManifest:
         """Return the manifest of the table, or a new one while the table has had no messages.
 
         Raises LakeError if it is the table of another topic, ConfigError if an option differs.
@@ -212,11 +211,11 @@ class TableJob:
         if found is None or found.sequence == 0:
             options = self._options.fixed(None)
             decoder_spec(options)
-            return TableManifest.new(self._topic, options, EMPTY)
-        if found.topic != self._topic:
+            return TableManifest.new(topic, options, EMPTY)
+        if found.topic != topic:
             raise LakeError(
                 f"{self.publication.lake.place}: is the table of the topic {found.topic}, not "
-                f"{self._topic}; choose another folder"
+                f"{topic}; choose another folder"
             )
         self._options.fixed(found.options)
         return found
@@ -237,10 +236,11 @@ class TableJob:
             base: For a dry run, the schema relative to which versions are counted; None for that
                 with which decoding begins.
         """
+        topic = manifest.topic
         plans = [
             plan_source(
                 source,
-                self._topic,
+                topic,
                 manifest.progress(source.broker),
                 split_bytes=self._options.split_bytes,
                 allow_gap=self._options.allow_gap,
@@ -248,20 +248,20 @@ class TableJob:
             for source in sources
         ]
         parts = [part for plan in plans for part in plan.parts]
-        schema = self.first_schema(manifest, parts)
+        schema = self.decoding.first_schema(manifest, parts)
         if self._dry:
             base = schema if base is None else base
         elif manifest.sequence == 0:
             self.publication.begin(manifest)
         inline = sum(plan.size for plan in plans) <= INLINE_BYTES
-        results, schema = self.decode_parts(manifest, parts, schema, inline, base)
+        results, schema = self.decoding.decode(manifest, parts, schema, inline, base)
         gap = self._options.allow_gap
         brokers = {
-            name: progress_after(self._topic, manifest.progress(name), plan, results, allow_gap=gap)
+            name: progress_after(topic, manifest.progress(name), plan, results, allow_gap=gap)
             for plan in plans
             for name in [plan.source.broker]
         }
-        check_different_logs(plans, self._topic, manifest.brokers, brokers)
+        check_different_logs(plans, topic, manifest.brokers, brokers)
         table = self.source_table(manifest, results)
         return DecodedStage(plans, results, schema, brokers, table, inline, base)
 
@@ -325,9 +325,9 @@ class TableJob:
         if len(found) > 1:
             names = sorted(found)
             raise PipelineError(
-                f"{self._topic}: has events of several tables ({', '.join(names)}), so nothing was "
-                f"added; choose one with the decoder's option tables={names[0]}, and make a table "
-                "for each"
+                f"{manifest.topic}: has events of several tables ({', '.join(names)}), so nothing "
+                f"was added; choose one with the decoder's option tables={names[0]}, and make a "
+                "table for each"
             )
         return min(found, default="")
 
@@ -345,90 +345,12 @@ class TableJob:
             merges = BucketMerges(self.publication.lake, manifest, new, self.token)
             tasks = merges.tasks([result.staged for result in results], old, always=always)
             inline = inline and merges.size <= INLINE_MERGE_BYTES
-            return merges.change(self._execute(merge_bucket, tasks, inline))
+            return merges.change(self._runner.run(merge_bucket, tasks, inline))
         files = [file for result in results for file in result.files[MAIN]]
         rows = sum(file.rows for file in files)
         if always:
             files += self._rewrite(new, old)
         return Change(files, inserted=rows)
-
-    def first_schema(self, manifest: TableManifest, parts: Sequence[SourcePart]) -> TableSchema:
-        """Return the columns of the table, and for a new table those of its first messages."""
-        if self._options.schema is not None:
-            given = TableSchema.from_ddl(self._options.schema)
-            wider = manifest.schema.widened(given)
-            if wider.conflicts:
-                raise ConfigError("schema", self._options.schema, "; ".join(wider.conflicts))
-            return wider.schema
-        if manifest.schema != EMPTY:
-            return manifest.schema
-        spec = decoder_spec(manifest.options)
-        own = spec.own_schema()
-        if own is not None:
-            return own
-        bodies = [body for some in sample_bodies(parts, SAMPLE) for body in some]
-        return merged([EMPTY, *spec.infer(bodies).values()]).schema
-
-    def decode_parts(
-        self,
-        manifest: TableManifest,
-        parts: Sequence[SourcePart],
-        schema: TableSchema,
-        inline: bool,
-        base: TableSchema | None = None,
-    ) -> tuple[list[TaskResult], TableSchema]:
-        """Write the rows of all parts with one schema, and return it with the results."""
-        spec = decoder_spec(manifest.options)
-        key = tuple(checked_key(manifest, schema)) if parts else ()
-        done: dict[int, TaskResult] = {}
-        for _ in range(_ROUNDS_MAX):
-            tasks = [
-                TableTask(
-                    part,
-                    number,
-                    spec,
-                    TableColumns(schema, manifest.prefix),
-                    self.publication.lakes,
-                    key,
-                    manifest.options["buckets"],
-                    inline,
-                    manifest.sequence + 1,
-                    self.token,
-                    base,
-                )
-                for number, part in enumerate(parts)
-                if number not in done
-            ]
-            results: list[TaskResult] = self._execute(write_rows, tasks, inline)
-            done |= {result.number: result for result in results if result.wider is None}
-            self._check_strict(done.values())
-            wider = [result.wider for result in results if result.wider is not None]
-            if not wider:
-                return [done[number] for number in sorted(done)], schema
-            before, schema = schema, merged([schema, *wider]).schema
-            checked_key(manifest, schema)
-            if changes_types(before, schema):
-                done.clear()
-        raise PipelineError(
-            f"{self._topic}: the messages show new columns again and again; give the columns with "
-            "--schema"
-        )
-
-    def _execute(self, function: Callable[[Any], Any], tasks: Sequence[Any], inline: bool) -> Any:
-        if inline or not tasks:
-            return [function(task) for task in tasks]
-        spark = self._spark if isinstance(self._spark, SparkSession) else self._spark()
-        progress = self._options.on_plan(len(tasks))
-        name = f"table {self.publication.lake.place}"
-        return run_tasks(spark, naming_table(function, name), tasks, name=name, progress=progress)
-
-    def _check_strict(self, results: Iterable[TaskResult]) -> None:
-        for result in results:
-            if self._options.strict and not self._dry and result.first_reject:
-                raise PipelineError(
-                    f"{self._topic}: a message does not fit, so nothing was added: "
-                    f"{result.first_reject}; correct the schema, or run without --strict"
-                )
 
     def check_arrived(self, results: Sequence[TaskResult]) -> None:
         """Raise NotSharedError unless the driver sees the files of all tasks."""
@@ -444,5 +366,5 @@ class TableJob:
             RewriteTask(self.publication.lake, file.path, number, schema, new.sequence, self.token)
             for number, file in enumerate(old)
         ]
-        files: list[list[TableFile]] = self._execute(rewrite_file, tasks, len(tasks) < 2)
+        files: list[list[TableFile]] = self._runner.run(rewrite_file, tasks, len(tasks) < 2)
         return [file for some in files for file in some]

@@ -6,8 +6,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from firetrail.pipeline.tables.runs.table_job import SparkProvider, table
+from firetrail.pipeline.tables.runs.table_job import table
 from firetrail.pipeline.tables.runs.table_result import TableResult
+from firetrail.pipeline.tables.runs.task_runner import SparkProvider
 from firetrail.system import SYSTEM
 
 EVERY_S = 1.0
