@@ -1,4 +1,4 @@
-"""The settings of a store's files: the first part of the table in ``config``."""
+"""The settings of a store's files: the first part of the table in ``store_config``."""
 
 from dataclasses import dataclass
 
