@@ -149,7 +149,7 @@ def test_modules_are_short() -> None:
     long = {name: count for name, count in lengths.items() if count > LINES_MAX}
     assert not long, (
         f"modules have at most {LINES_MAX} lines: move one concept of the module, with its tests,"
-        " into a module of its own (config_groups.py in store/settings/ was split off store_config.py)"
+        " into a module of its own (config_groups.py was split off store/settings/store_config.py)"
     )
 
 
