@@ -6,23 +6,62 @@ delivered as properties.
 """
 
 from firetrail.format.properties import (
+    ARRIVE_TIME,
+    BUYER_ID,
     CHECK_IMMUNITY_TIME,
+    CLUSTER,
+    CONSUME_START_TIME,
+    CORRECTION_FLAG,
+    CORRELATION_ID,
+    DELAY,
+    DLQ_ORIGIN_MESSAGE_ID,
+    DLQ_ORIGIN_TOPIC,
+    FIRST_POP_TIME,
     INNER_BASE,
     INNER_MULTI_DISPATCH,
+    INNER_MULTI_QUEUE_OFFSET,
     INNER_NUM,
+    INSTANCE_ID,
     KEY_SEPARATOR,
     KEYS,
     LITE_TOPIC,
+    MAX_OFFSET,
+    MAX_RECONSUME_TIMES,
+    MIN_OFFSET,
+    MQ2_FLAG,
+    MSG_REGION,
+    MSG_TYPE,
+    ORIGIN_GROUP,
+    ORIGIN_MESSAGE_ID,
     PGROUP,
+    POP_CK,
     PRIORITY,
+    PROPERTY_CRC,
+    PUSH_REPLY_TIME,
+    REAL_QID,
+    REAL_TOPIC,
     RECONSUME_TIME,
+    REPLY_TO_CLIENT,
+    RETRY_TOPIC,
     SHARDING_KEY,
     TAGS,
+    TIMER_DEL_UNIQKEY,
+    TIMER_DELAY_MS,
+    TIMER_DELAY_SEC,
     TIMER_DELIVER_MS,
+    TIMER_DEQUEUE_MS,
+    TIMER_ENQUEUE_MS,
+    TIMER_OUT_MS,
+    TIMER_ROLL_TIMES,
+    TRACE_ON,
     TRAN_MSG,
+    TRAN_PREPARED_QUEUE_OFFSET,
     TRANSACTION_CHECK_TIMES,
     TRANSACTION_ID,
+    TRANSFER_FLAG,
+    TTL,
     UNIQ_KEY,
+    WAIT,
 )
 from firetrail.format.values.integers import INT64_MAX, INT64_MIN
 from firetrail.proxy.schema.messages import Duration, Message, MessageType, Timestamp
@@ -33,24 +72,24 @@ BORN_TIMESTAMP = "BORN_TIMESTAMP"
 
 RESERVED = frozenset(
     {
-        *("TRACE_ON", "MSG_REGION", "KEYS", "TAGS", "WAIT", "DELAY", "RETRY_TOPIC", "ORIGIN_GROUP"),
-        *("REAL_TOPIC", "REAL_QID", "TRAN_MSG", "PGROUP", "MIN_OFFSET", "MAX_OFFSET", "BUYER_ID"),
-        *("ORIGIN_MESSAGE_ID", "TRANSFER_FLAG", "CORRECTION_FLAG", "MQ2_FLAG", "RECONSUME_TIME"),
-        *("UNIQ_KEY", "MAX_RECONSUME_TIMES", "CONSUME_START_TIME", "POP_CK", "POP_CK_OFFSET"),
-        *("1ST_POP_TIME", "TRAN_PREPARED_QUEUE_OFFSET", "DUP_INFO", "EXTEND_UNIQ_INFO"),
-        *("INSTANCE_ID", "CORRELATION_ID", "REPLY_TO_CLIENT", "TTL", "ARRIVE_TIME"),
-        *("PUSH_REPLY_TIME", "CLUSTER", "MSG_TYPE", "INNER_MULTI_QUEUE_OFFSET"),
-        *("TIMER_DELAY_MS", "TIMER_DELAY_SEC", "TIMER_DELIVER_MS", "TIMER_ENQUEUE_MS"),
-        *("TIMER_DEQUEUE_MS", "TIMER_ROLL_TIMES", "TIMER_OUT_MS", "TIMER_DEL_UNIQKEY"),
-        *("TIMER_DELAY_LEVEL", "__BORNHOST", "BORN_TIMESTAMP", "DLQ_ORIGIN_TOPIC"),
-        *("DLQ_ORIGIN_MESSAGE_ID", "__CRC32#", "_SYS_MSG_PRIORITY_", "__LITE_TOPIC"),
+        *(TRACE_ON, MSG_REGION, KEYS, TAGS, WAIT, DELAY, RETRY_TOPIC, ORIGIN_GROUP, REAL_TOPIC),
+        *(REAL_QID, TRAN_MSG, PGROUP, MIN_OFFSET, MAX_OFFSET, BUYER_ID, ORIGIN_MESSAGE_ID),
+        *(TRANSFER_FLAG, CORRECTION_FLAG, MQ2_FLAG, RECONSUME_TIME, UNIQ_KEY),
+        *(MAX_RECONSUME_TIMES, CONSUME_START_TIME, POP_CK, FIRST_POP_TIME),
+        *(TRAN_PREPARED_QUEUE_OFFSET, INSTANCE_ID, CORRELATION_ID, REPLY_TO_CLIENT, TTL),
+        *(ARRIVE_TIME, PUSH_REPLY_TIME, CLUSTER, MSG_TYPE, INNER_MULTI_QUEUE_OFFSET),
+        *(TIMER_DELAY_MS, TIMER_DELAY_SEC, TIMER_DELIVER_MS, TIMER_ENQUEUE_MS, TIMER_DEQUEUE_MS),
+        *(TIMER_ROLL_TIMES, TIMER_OUT_MS, TIMER_DEL_UNIQKEY, BORN_HOST, BORN_TIMESTAMP),
+        *(DLQ_ORIGIN_TOPIC, DLQ_ORIGIN_MESSAGE_ID, PROPERTY_CRC, PRIORITY, LITE_TOPIC),
+        *("POP_CK_OFFSET", "DUP_INFO", "EXTEND_UNIQ_INFO", "TIMER_DELAY_LEVEL"),
+        # RocketMQ 5.4 does not reserve the following ones.
         *(INNER_MULTI_DISPATCH, INNER_NUM, INNER_BASE, TRANSACTION_CHECK_TIMES),
         CHECK_IMMUNITY_TIME,
     }
 )
-"""Names that clients cannot send as properties of their own. The last two lines are not reserved by
-RocketMQ 5.4: these properties would put a message into other queues, claim that a transaction was
-checked before, or put its check off without limit."""
+"""Names that clients cannot send as properties of their own. Those that RocketMQ does not reserve
+would put a message into other queues, claim that a transaction was checked before, or put its check
+off without limit."""
 HIDDEN = RESERVED | {SHARDING_KEY, TRACE_CONTEXT, TRANSACTION_ID, "REDIRECT"}
 """Names that are not delivered as properties of the user. RocketMQ delivers the additional ones."""
 
