@@ -183,3 +183,12 @@ def test_a_topic_of_a_group_may_be_longer() -> None:
     long = "%RETRY%" + "x" * 248
     check_topic(long)
     assert not names.is_topic(long)
+
+
+@pytest.mark.parametrize(("topic", "group"), [("T", "g"), ("%RETRY%g", "g"), ("T", ""), ("", "g")])
+def test_keys_of_groups_in_topics(topic: str, group: str) -> None:
+    assert names.parse_group_key(names.group_key(topic, group)) == (topic, group)
+
+
+def test_a_key_without_a_group() -> None:
+    assert names.parse_group_key("T") == ("T", "")

@@ -28,8 +28,8 @@ SECURITY_TOKEN = "SecurityToken"
 GRPC_ALGORITHM = "MQv2-HMAC-SHA1"
 GRPC_DATE_TIME = "x-mq-date-time"
 
-_UNIQUE_KEY_QUERY = "_UNIQUE_KEY_QUERY"
-"""A field of QUERY_MESSAGE that clients sign only since 4.9.4."""
+UNIQUE_KEY_QUERY = "_UNIQUE_KEY_QUERY"
+"""The field of QUERY_MESSAGE that marks its key as a unique key. Clients sign it since 4.9.4."""
 _ZONE_FIELDS = frozenset({"__ZONE_NAME", "__ZONE_MODE"})
 """Fields that Java clients add after they have signed, if zones are configured."""
 _STALE_ROUNDS = 3
@@ -148,8 +148,8 @@ class Verifier:
     def _variants(
         self, fields: Mapping[str, str], first: bytes, body: SignedBody
     ) -> Iterator[bytes]:
-        if _UNIQUE_KEY_QUERY in fields:
-            yield self._hash.signature(_values(fields, {_UNIQUE_KEY_QUERY}), body)
+        if UNIQUE_KEY_QUERY in fields:
+            yield self._hash.signature(_values(fields, {UNIQUE_KEY_QUERY}), body)
         if not _ZONE_FIELDS.isdisjoint(fields):
             yield self._hash.signature(_values(fields, _ZONE_FIELDS), body)
         if SECURITY_TOKEN in fields:

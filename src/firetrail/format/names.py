@@ -272,6 +272,17 @@ def popped_topic(topic: str, group: str) -> str:
     return topic
 
 
+def group_key(topic: str, group: str) -> str:
+    """Return the key of a group in a topic, in the tables and statistics of a broker."""
+    return f"{topic}@{group}"
+
+
+def parse_group_key(key: str) -> tuple[str, str]:
+    """Return topic and group of a key; the group is empty if the key names none."""
+    topic, _, group = key.partition("@")
+    return topic, group
+
+
 def shortened(name: str) -> str:
     """Return the literal of a name for a message, with an ellipsis if it is long."""
     return repr(name) if len(name) <= 64 else f"{name[:64]!r}…"

@@ -9,10 +9,10 @@ from tests.client.clusters import fill
 from firetrail.broker.broker import Broker
 from firetrail.broker.broker_config import BrokerConfig
 from firetrail.client import Admin, ClientClosedError, Message, Producer, SimpleConsumer, by_sql
-from firetrail.client.messages.send_requests import DEFAULT_QUEUES
 from firetrail.errors import RequestError
 from firetrail.format.values.javahash import java_hash
 from firetrail.remoting.messages.bodies import ConsumeFromWhere
+from firetrail.remoting.messages.headers import DEFAULT_QUEUES
 from firetrail.remoting.wire.codes import Permission
 from firetrail.store.reads.reader import Reader
 

@@ -8,6 +8,7 @@ from firetrail.broker.broker_state import BrokerState
 from firetrail.broker.services.clients import LANGUAGES, Client
 from firetrail.broker.services.traffic import DAY, HOUR, MINUTE, TrafficCount
 from firetrail.errors import ConfigError, RequestError
+from firetrail.format.names import parse_group_key
 from firetrail.format.values.integers import INT64_MAX
 from firetrail.remoting.connections.connection import Connection
 from firetrail.remoting.connections.handlers import Answer, Handler
@@ -33,7 +34,6 @@ from firetrail.store.reads.reader import tag_hashes
 
 UNITS_MAX = 1_000
 """Maximum number of queue units in one answer."""
-_SEPARATOR = "@"
 
 
 class InspectionProcessor:
@@ -73,7 +73,7 @@ class InspectionProcessor:
     def _count(self, name: str, key: str) -> TrafficCount | None:
         """Return the counter that has this name and key in RocketMQ, None if there is none."""
         traffic = self._traffic
-        topic, _, group = key.partition(_SEPARATOR)
+        topic, group = parse_group_key(key)
         match name:
             case "TOPIC_PUT_NUMS" | "TOPIC_PUT_SIZE":
                 return traffic.topics.get(key)

@@ -14,6 +14,7 @@ from firetrail.broker.state.offset_table import OffsetTable
 from firetrail.broker.state.saver import Saver
 from firetrail.broker.state.topic_table import TopicTable
 from firetrail.errors import RequestError
+from firetrail.format.names import group_key, parse_group_key
 from firetrail.remoting.messages.pop.pop_bodies import OrderInfo, OrderInfos
 from firetrail.remoting.wire.codes import ResponseCode
 from firetrail.settings.config_file import ConfigFile
@@ -107,7 +108,7 @@ class OrderedPops:
                 if offset in before.offsets
             }
         self._offsets.commit(group, *queue, batch.next)  # it is refused if there are too many
-        self._batches.setdefault(f"{topic}@{group}", {})[queue_id] = batch
+        self._batches.setdefault(group_key(topic, group), {})[queue_id] = batch
         self.saver.note_change()
 
     def set_back(self, overshoot: Overshoot) -> list[ExcessPosition]:
@@ -155,7 +156,7 @@ class OrderedPops:
     def _find(self, group: str, queue: QueueKey) -> OrderedPop | None:
         """Return the last pop, None if the group's offset was reset after it."""
         topic, queue_id = queue
-        batch = self._batches.get(f"{topic}@{group}", {}).get(queue_id)
+        batch = self._batches.get(group_key(topic, group), {}).get(queue_id)
         if batch is None or self._offsets.get(group, *queue) != batch.next:
             return None
         return batch
@@ -171,7 +172,7 @@ class OrderedPops:
         oldest = self._now_ms() - IDLE_MAX_MS
         table = {}
         for key, queues in self._batches.items():
-            topic, _, group = key.partition("@")
+            topic, group = parse_group_key(key)
             if self._topics.get(topic) is not None and self._groups.get(group) is not None:
                 table[key] = {q: _written(b) for q, b in queues.items() if b.pop_time > oldest}
         return OrderInfos(table)

@@ -1,6 +1,7 @@
 """Queries for messages and queue offsets: by key, by position, by time."""
 
 from firetrail.access.implied_permissions import GET, SUB, no_record, require_record
+from firetrail.auth.signature import UNIQUE_KEY_QUERY
 from firetrail.broker.broker_state import BrokerState
 from firetrail.errors import RequestError
 from firetrail.format.values.truths import is_true
@@ -19,9 +20,6 @@ from firetrail.remoting.wire.codes import RequestCode, ResponseCode
 from firetrail.remoting.wire.command import RemotingCommand
 from firetrail.store.log.log_records import record_offset
 from firetrail.store.reads.reader import Boundary
-
-UNIQUE_KEY_QUERY = "_UNIQUE_KEY_QUERY"
-"""The request field that marks the key as a unique key."""
 
 
 class QueryProcessor:

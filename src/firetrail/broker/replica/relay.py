@@ -13,6 +13,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 
+from firetrail.auth.signature import SIGNATURE
 from firetrail.errors import FiretrailError, RequestError
 from firetrail.pace.limited_log import LimitedLog
 from firetrail.remoting.connections.access import Access
@@ -33,8 +34,6 @@ RETRY_S = 0.05
 """Pause before the next attempt while there is no master."""
 RELAYED = "passed on by a slave"
 """The remark of a request that is passed on, which a slave does not pass on again."""
-SIGNATURE = "Signature"
-"""The field of a signed request, which the master can check as well."""
 NO_MASTER = "the group has no master at the moment; commit the offset again"
 """The remark of a refused commit. Consumers keep the offset, and commit it again."""
 COMMITS_MAX = 100_000

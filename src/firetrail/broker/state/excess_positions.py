@@ -17,7 +17,7 @@ from typing import NamedTuple, TypeVar
 from firetrail.broker.state.offset_files import GroupOffsets, change_offsets
 from firetrail.broker.unsupported import unread_topics
 from firetrail.errors import StoreError
-from firetrail.format.names import DELAY_OFFSETS, SCHEDULE_TOPIC
+from firetrail.format.names import DELAY_OFFSETS, SCHEDULE_TOPIC, parse_group_key
 from firetrail.format.system_topics import REVIVE_PREFIX
 from firetrail.remoting.messages.bodies import DelayOffsets
 from firetrail.remoting.messages.pop.pop_bodies import OrderInfo, OrderInfos
@@ -76,7 +76,7 @@ def set_back_groups(offsets: GroupOffsets, overshoot: Overshoot) -> list[ExcessP
     """Set the offsets of groups back, by ``topic@group`` and queue id, that are too large."""
     found = []
     for key, queues in offsets.items():
-        topic, _, group = key.partition("@")
+        topic, group = parse_group_key(key)
         # The position of the broker itself in the internal topic of pops is the last record that
         # is settled, not the next one.
         to_next = 1 if topic.startswith(REVIVE_PREFIX) else 0
@@ -118,7 +118,7 @@ def drop_orders(
     """
     found = []
     for key, queues in pops.items():
-        topic, _, group = key.partition("@")
+        topic, group = parse_group_key(key)
         for queue_id, pop in list(queues.items()):
             if overshoot(topic, queue_id, last(pop) + 1) is not None:
                 del queues[queue_id]

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from firetrail.errors import StoreError
 from firetrail.format.light import LIGHT_QUEUE_ID, is_light
-from firetrail.format.names import CONSUMER_OFFSETS, LMQ_OFFSETS
+from firetrail.format.names import CONSUMER_OFFSETS, LMQ_OFFSETS, parse_group_key
 from firetrail.remoting.messages.bodies import ConsumerOffsets, LmqConsumerOffsets
 from firetrail.settings.config_file import ConfigFile, unchanged
 from firetrail.system import System
@@ -132,7 +132,7 @@ def split(offsets: GroupOffsets) -> LmqConsumerOffsets:
 
 
 def _is_light_group(key: str) -> bool:
-    return is_light(key.partition("@")[2])
+    return is_light(parse_group_key(key)[1])
 
 
 def change_offsets(

@@ -9,6 +9,7 @@ from firetrail.broker.state.offset_files import GroupOffsets, OffsetFiles
 from firetrail.broker.state.saver import Saver
 from firetrail.broker.state.topic_table import QUEUES_MAX, TopicTable
 from firetrail.errors import RequestError
+from firetrail.format.names import group_key, parse_group_key
 from firetrail.remoting.connections.connection import Connection
 from firetrail.remoting.connections.handlers import Handler
 from firetrail.remoting.messages.bodies import ConsumerOffsets
@@ -20,7 +21,6 @@ from firetrail.store.broker_store import BrokerStore
 PULLED_MAX = 1_000_000
 """Maximum number of pairs of a queue and a group whose pull offsets are kept in memory: about 200
 MiB."""
-_SEPARATOR = "@"
 _NONE: Mapping[int, int] = MappingProxyType({})
 
 
@@ -49,12 +49,12 @@ class OffsetTable:
 
     def get(self, group: str, topic: str, queue_id: int) -> int | None:
         """Return the offset, None if the group has none in this queue."""
-        queues = self._offsets.get(f"{topic}{_SEPARATOR}{group}")
+        queues = self._offsets.get(group_key(topic, group))
         return None if queues is None else queues.get(queue_id)
 
     def in_topic(self, group: str, topic: str) -> Mapping[int, int]:
         """Return the offsets of a group in the queues of a topic, as they are at the moment."""
-        return self._offsets.get(f"{topic}{_SEPARATOR}{group}") or _NONE
+        return self._offsets.get(group_key(topic, group)) or _NONE
 
     @property
     def has_resets(self) -> bool:
@@ -65,7 +65,7 @@ class OffsetTable:
         """Set the offset of a group. Clients that do not know it yet send -1, which is ignored."""
         if offset < 0:
             return
-        key = f"{topic}{_SEPARATOR}{group}"
+        key = group_key(topic, group)
         queues = self._offsets.get(key)
         if queues is None:
             check_group(group)
@@ -78,7 +78,7 @@ class OffsetTable:
 
     def mark(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         """Set an offset without causing a save; the next save includes it."""
-        queues = self._offsets.setdefault(f"{topic}{_SEPARATOR}{group}", {})
+        queues = self._offsets.setdefault(group_key(topic, group), {})
         self._count += queue_id not in queues
         queues[queue_id] = offset
 
@@ -171,14 +171,13 @@ class OffsetTable:
         return found
 
     def _entries(self) -> list[tuple[str, str, dict[int, int]]]:
-        parts = ((*key.partition(_SEPARATOR), queues) for key, queues in self._offsets.items())
-        return [(topic, group, queues) for topic, _, group, queues in parts]
+        return [(*parse_group_key(key), queues) for key, queues in self._offsets.items()]
 
     def forget(self, *, topic: str | None = None, group: str | None = None) -> None:
         """Delete all offsets of a topic, of a group, or of a group in a topic."""
         for name, owner, _ in self._entries():
             if topic in (None, name) and group in (None, owner):
-                self._count -= len(self._offsets.pop(f"{name}{_SEPARATOR}{owner}"))
+                self._count -= len(self._offsets.pop(group_key(name, owner)))
                 self.saver.note_change()
         for table in (self._resets, self._pulled):
             for owner, name, queue_id in list(table):

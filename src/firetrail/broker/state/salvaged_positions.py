@@ -11,7 +11,7 @@ from __future__ import annotations
 from firetrail.broker.state.excess_positions import set_back_files
 from firetrail.broker.state.offset_files import GroupOffsets, change_offsets
 from firetrail.errors import FormatError, ProtocolError
-from firetrail.format.names import DELAY_OFFSETS, SCHEDULE_TOPIC
+from firetrail.format.names import DELAY_OFFSETS, SCHEDULE_TOPIC, group_key, parse_group_key
 from firetrail.format.record import decode_message
 from firetrail.format.system_topics import HALF_TOPIC, OP_TOPIC, REVIVE_PREFIX
 from firetrail.remoting.messages.bodies import DelayOffsets
@@ -50,7 +50,7 @@ class SalvagedPositions:
             body = CheckpointBody.decode(message.body)
         except (FormatError, ProtocolError):
             return  # a broker skips it as well
-        key = (f"{body.topic}@{body.group}", body.queue_id)
+        key = (group_key(body.topic, body.group), body.queue_id)
         self._popped[key] = min(self._popped.get(key, body.start), body.start)
 
     def finish(self, view: StoreView, salvaged: SalvageResult) -> None:
@@ -75,7 +75,7 @@ class SalvagedPositions:
     def _groups(self, offsets: GroupOffsets, numbering: Numbering) -> list[str]:
         done = []
         for key, queues in offsets.items():
-            topic, _, group = key.partition("@")
+            topic, group = parse_group_key(key)
             if topic.startswith(REVIVE_PREFIX):
                 continue  # its records end at the damage; offsets beyond it are set back
             for queue_id, old in queues.items():
@@ -100,7 +100,7 @@ class SalvagedPositions:
         """Remove ordered pops of renumbered queues; their messages are redelivered."""
         done = []
         for key, queues in table.table.items():
-            topic, _, group = key.partition("@")
+            topic, group = parse_group_key(key)
             for queue_id in [q for q in queues if numbering.is_changed(topic, q)]:
                 del queues[queue_id]
                 done.append(f"ordered pop of group {group} in {topic}/{queue_id}: removed")

@@ -42,14 +42,12 @@ from firetrail.format.values.ids import encode_unique_id
 from firetrail.format.values.integers import INT32_MAX, INT32_MIN
 from firetrail.format.values.truths import truth_text
 from firetrail.remoting.messages.bodies import MessageQueue
-from firetrail.remoting.messages.headers import SendHeaderV2, SendResponse
+from firetrail.remoting.messages.headers import DEFAULT_QUEUES, SendHeaderV2, SendResponse
 from firetrail.remoting.wire.codes import UNCONFIRMED_CODES, Language, RequestCode, ResponseCode
 from firetrail.remoting.wire.command import RemotingCommand
 from firetrail.remoting.wire.frames import FRAME_MAX, HEADER_MAX, encode_frame
 from firetrail.system import SYSTEM
 
-DEFAULT_QUEUES = 4
-"""The number of queues of a topic that a send creates, as in the Java client."""
 COMPRESS_OVER = 4096
 """The size above which bodies are compressed, as in the Java client, if that makes them smaller."""
 SEND_S = 10.0

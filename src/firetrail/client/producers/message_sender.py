@@ -14,7 +14,6 @@ from firetrail.client.cluster.known_routes import no_master
 from firetrail.client.cluster.session import Session
 from firetrail.client.cluster.topic_route import no_such_queue, queues_of
 from firetrail.client.messages.send_requests import (
-    DEFAULT_QUEUES,
     OutgoingMessage,
     SendResult,
     check_frame,
@@ -34,7 +33,7 @@ from firetrail.format.names import AUTO_CREATE_TOPIC
 from firetrail.format.recall_handle import decode_handle
 from firetrail.format.values.javahash import java_hash
 from firetrail.remoting.messages.bodies import MessageQueue
-from firetrail.remoting.messages.headers import RecallHeader, RecallResponse
+from firetrail.remoting.messages.headers import DEFAULT_QUEUES, RecallHeader, RecallResponse
 from firetrail.remoting.messages.typed_header import Header
 from firetrail.remoting.wire.codes import Permission, RequestCode, ResponseCode
 from firetrail.remoting.wire.command import Payload, RemotingCommand

@@ -36,15 +36,13 @@ from firetrail.proxy.transport.call import Call
 from firetrail.proxy.upstream.grpc_clients import ProxyClient
 from firetrail.proxy.upstream.interface import Brokers, resolved
 from firetrail.remoting.messages.bodies import TopicConfig, TopicRouteData
-from firetrail.remoting.messages.headers import SendHeaderV2, SendResponse
+from firetrail.remoting.messages.headers import DEFAULT_QUEUES, SendHeaderV2, SendResponse
 from firetrail.remoting.messages.typed_header import TypedFields
 from firetrail.remoting.wire.codes import UNCONFIRMED_CODES, RequestCode
 from firetrail.remoting.wire.command import RemotingCommand
 
 MESSAGES_MAX = 1024
 """Maximum number of messages in one call."""
-DEFAULT_QUEUES = 4
-"""A field of every send, which only matters for topics that a send creates."""
 
 SendAnswer = SendMessageResponse | EncodedMessage
 """The response to SendMessage, or its bytes."""

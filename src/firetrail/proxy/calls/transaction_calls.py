@@ -8,7 +8,7 @@ a transaction can be ended at any time, also through another proxy.
 from collections.abc import Awaitable
 from typing import NamedTuple
 
-from firetrail.broker.processors.query_processor import UNIQUE_KEY_QUERY
+from firetrail.auth.signature import UNIQUE_KEY_QUERY
 from firetrail.errors import FormatError, ProxyError
 from firetrail.format.layout import TRANSACTION_COMMIT, TRANSACTION_ROLLBACK
 from firetrail.format.properties import PGROUP, REAL_TOPIC, UNIQ_KEY

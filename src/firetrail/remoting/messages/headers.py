@@ -14,6 +14,9 @@ from firetrail.remoting.messages.typed_header import (
 
 # -- send -------------------------------------------------------------------------------------
 
+DEFAULT_QUEUES = 4
+"""The number of queues of a topic that a send creates, as in the Java client."""
+
 
 @dataclass(frozen=True, slots=True)
 class SendHeader(Header):

@@ -26,6 +26,7 @@ from firetrail.format.names import (
     LMQ_OFFSETS,
     SCHEDULE_TOPIC,
     is_queue,
+    parse_group_key,
 )
 from firetrail.format.values.delay import DelayLevels
 from firetrail.storage.segment_queue import SegmentQueue
@@ -151,7 +152,7 @@ def group_positions(system: System, root: Path) -> list[tuple[QueueKey, str, int
     try:
         for file in (CONSUMER_OFFSETS, LMQ_OFFSETS):
             for name, queues in (_table(system, root, file, "offsetTable") or {}).items():
-                topic, _, group = str(name).partition("@")
+                topic, group = parse_group_key(str(name))
                 for queue_id, offset in queues.items():
                     found.append(((topic, int(queue_id)), group, int(offset)))
     except (ValueError, TypeError, AttributeError):
