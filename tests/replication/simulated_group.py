@@ -24,8 +24,15 @@ from tests.replication.simulated_engine import TIMING, SimulatedEngine
 from firetrail.replication.group.election import Election
 from firetrail.replication.group.group_check import store_obstacle
 from firetrail.replication.group.group_memory import NOTHING_SEEN, GroupMemory
-from firetrail.replication.group.group_view import UNKNOWN, Candidate, GroupView, SetChange
+from firetrail.replication.group.group_view import (
+    UNKNOWN,
+    Candidate,
+    GroupView,
+    MemberReport,
+    SetChange,
+)
 from firetrail.replication.group.in_sync_members import InSyncMembers
+from firetrail.replication.group.precedence import LogCondition, Precedence
 
 LAG_S = 4.0
 TICK_S = 0.25
@@ -71,6 +78,7 @@ class Member:
             memory=self.memory,
             remember=self.remember,
         )
+        self.precedence = Precedence(self.number)
         self.is_master, self.followed, self.asking, self.leaves_to = False, "", False, 0
         self.stops_by, self.farewells = math.inf, {}
         self.acks, self.members, self.acked = {}, None, 0
@@ -153,6 +161,7 @@ class Member:
         world, view = self.world, self.election.view
         assert view.in_sync is not None
         self.is_master, self.followed = True, ""
+        self.confirmed = min(self.confirmed, len(self.log))  # what it lacks is given up
         self.acks, self.farewells = {}, {}
         world.begun.setdefault(view.in_sync.lineage.epoch, set()).add(self.number)
         self.acked = len(self.log)  # producers of what is there already wait for the old master
@@ -181,7 +190,7 @@ class Member:
             self.ask(engine.view)
         elif self.number not in election.view.identities:
             self.ask(lambda: engine.claim(self.number, self.identity))
-        elif (report := election.report(len(self.log))) != election.view.reports.get(self.number):
+        elif (report := self.report) != election.view.reports.get(self.number):
             self.ask(lambda: engine.report(self.number, report))
         elif self.members is not None and self.leaves_to:
             self.hand_over(self.members)
@@ -201,10 +210,22 @@ class Member:
             self.ask(engine.view)
 
     @property
+    def report(self) -> MemberReport | None:
+        return self.election.report(len(self.log), is_short=bool(self.shortfall))
+
+    @property
+    def shortfall(self) -> str:
+        return "confirmed messages are missing" if len(self.log) < self.confirmed else ""
+
+    @property
     def may_campaign(self) -> bool:
         election = self.election
         is_idle = not election.epoch and self.stops_by == math.inf
-        return is_idle and not election.obstacle(len(self.log))
+        if not is_idle or election.obstacle(len(self.log)):
+            self.precedence.forget()
+            return False
+        log = LogCondition(len(self.log), shortfall=self.shortfall)
+        return not self.precedence.is_left_to_others(self.clock, log, election.view)
 
     def leave(self, successor: int) -> None:
         """Begin to hand over."""

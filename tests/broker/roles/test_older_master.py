@@ -1,4 +1,4 @@
-"""A member whose folder was restored from an old copy, and that is elected while no other runs."""
+"""Members whose logs are older than the group, and are elected only if no other member runs."""
 
 import shutil
 from pathlib import Path
@@ -12,6 +12,7 @@ from tests.helpers import crash_image
 from firetrail.broker.replica.replicated_broker import replica_status
 from firetrail.cli.replication.member_states import MemberState, state_of
 from firetrail.remoting.wire.codes import ResponseCode
+from firetrail.store.root.confirmed_file import ConfirmedFile
 from firetrail.store.root.watermark import read_watermark
 from firetrail.store.settings.store_config import BrokerRole
 from firetrail.system import SYSTEM
@@ -87,3 +88,30 @@ async def test_killed_members_keep_what_was_confirmed_after_their_watermark(
         await until(lambda: bool(status_of(member).older_master))
         bodies = [record.body for record in member.store.read("T1")]
         assert bodies[-2:] == [FIRST, b"later"]
+
+
+async def test_a_member_that_lacks_confirmed_messages_lets_a_complete_one_be_elected(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with broker_group(tmp_path) as group:
+        end = group.members[1].store.log_range[1]
+        await until(lambda: group.members[2].broker_store.log.confirmed_end == end)
+        for number in (1, 2, 3):
+            group.cut_off(number)
+        for number in (3, 2, 1):
+            await group.stop(number)
+        group.end_lease()
+        file = ConfirmedFile(SYSTEM, tmp_path / "2")
+        file.note(end + 1)
+        file.close()
+
+        short = await group.start(2)
+        shortfall = f"the log ends at {end}, but replicas had confirmed it up to {end + 1}"
+        assert short.broker_store.shortfall == shortfall
+        await until(lambda: f"{shortfall}. Other in-sync members may be" in caplog.text)
+        await until(lambda: "reports/2" in group.keys())
+        await group.start(3)
+        assert await group.master() == 3
+        assert (await group.send(3, b"later")).code == OK
+        await until(lambda: not short.broker_store.shortfall)
+        await until(lambda: "reports/2" not in group.keys())

@@ -10,6 +10,7 @@ from tests.replication.simulated_group import Member, World
 from firetrail.replication.group.election import Election
 from firetrail.replication.group.group_view import SetChange
 from firetrail.replication.group.in_sync_members import InSyncMembers
+from firetrail.replication.group.precedence import Precedence
 
 ATTEMPTS = 4
 Patch = Callable[[pytest.MonkeyPatch], None]
@@ -30,6 +31,14 @@ def without_obstacle(*texts: str) -> Patch:
         patch.setattr(Election, "obstacle", obstacle)
 
     return apply
+
+
+def never_yields(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Precedence, "is_left_to_others", lambda self, now, log, view: False)
+
+
+def any_is_longest(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Precedence, "_is_longest", lambda self, end, others, view: True)
 
 
 def requires(found: Callable[[InSyncMembers], frozenset[int]]) -> Patch:
@@ -176,8 +185,35 @@ def restored_backup(world: World) -> None:
     cut_off(world, master, other)
     member.start()
     del member.log[1:]
+    member.confirmed = 1
     world.run(20)
     world.heal()
+    world.run(60)
+
+
+def power_failure(world: World) -> None:
+    """A member loses the end of its log, and starts before the others do."""
+    master, member, other = in_sync_group(world)
+    world.run(5)
+    cut_off(world, master, other)
+    member.start()
+    assert world.engine.in_sync is not None
+    del member.log[max(world.engine.in_sync.offset, len(member.log) - 3) :]
+    world.run(10)
+    world.heal()
+    world.run(60)
+
+
+def all_power_failures(world: World) -> None:
+    """All members lose the end of their logs, each another part."""
+    members = in_sync_group(world)
+    world.run(5)
+    world.acknowledged.clear()  # what follows is about what remains
+    for lost, member in enumerate(members, 1):
+        member.start()
+        del member.log[-lost:]
+    kept = min(len(member.log) for member in members) + 2
+    world.acknowledged += members[0].log[:kept]
     world.run(60)
 
 
@@ -215,6 +251,8 @@ MUTANTS: list[tuple[str, Patch, Scene, int]] = [
         restored_backup,
         0,
     ),
+    ("a member that lacks messages is elected at once", never_yields, power_failure, 0),
+    ("the longest of incomplete logs is not preferred", any_is_longest, all_power_failures, 0),
 ]
 
 
@@ -236,7 +274,13 @@ def test_mutant_is_caught(
     raise AssertionError(f"not caught in {ATTEMPTS} runs")
 
 
-@pytest.mark.parametrize("scene", [lost_leave, lost_farewell, early_join, restored_backup])
+SCENES = [
+    *(lost_leave, lost_farewell, early_join, restored_backup),
+    *(power_failure, all_power_failures),
+]
+
+
+@pytest.mark.parametrize("scene", SCENES)
 @pytest.mark.parametrize("seed", range(2))
 def test_without_a_bug_nothing_is_lost(scene: Scene, seed: int) -> None:
     world = World(seed, least=1)

@@ -31,7 +31,7 @@ from firetrail.replication.group.group_view import (
 )
 from firetrail.replication.group.in_sync_members import InSyncMembers
 from firetrail.replication.group.member_number import GroupMember, MemberNumber
-from firetrail.replication.group.precedence import Precedence
+from firetrail.replication.group.precedence import LogCondition, Precedence
 from firetrail.replication.group.stray_entry import StrayEntry
 from firetrail.store.admission.fence import LeaseFence
 from firetrail.store.broker_store import BrokerStore
@@ -376,7 +376,7 @@ class LeaseKeeper:
         election, store, number = self._election, self._store, self._member.number
         if store is None or not self._own_number.is_own:
             return _TOLD
-        report = election.report(store.log.max_offset)
+        report = election.report(store.log.max_offset, is_short=bool(store.shortfall))
         return _TOLD if election.view.reports.get(number) == report else report
 
     def _remove(self, removal: Callable[[], GroupView]) -> None:
@@ -436,7 +436,8 @@ class LeaseKeeper:
         if not self._own_number.is_own or self._obstacle(store.log.max_offset):
             self._precedence.forget()
             return False
-        return not self._precedence.is_left_to_others(now, len(store.damage), election.view)
+        log = LogCondition(store.log.max_offset, len(store.damage), store.shortfall)
+        return not self._precedence.is_left_to_others(now, log, election.view)
 
     def _campaign(self) -> None:
         member, token = self._member, secrets.token_hex(8)
