@@ -29,6 +29,7 @@ from tests.torture.disk_failures import (
 from tests.torture.exhaustion import exhaust
 from tests.torture.group.bridge import NoNamespaces
 from tests.torture.group.cluster_rounds import sampled_round
+from tests.torture.group.counted_copies import count_copies
 from tests.torture.group.failover import GROUP_KINDS, KINDS, NAMESPACE_KINDS, fail_over
 from tests.torture.group.hand_over import check_pauses, hand_over
 from tests.torture.group.killed_pair import kill_pair
@@ -180,7 +181,8 @@ def _cluster(folder: Path, seed: int) -> Counter[str]:
     if find_etcd() is None:
         raise LeftOut(MISSING)
     try:
-        return sampled_round(folder, seed, CLUSTER_FAULTS)
+        figures = count_copies(folder / "copies", seed)
+        return figures + sampled_round(folder, seed, CLUSTER_FAULTS)
     except NoNamespaces as error:
         raise LeftOut(str(error)) from None
 

@@ -10,12 +10,14 @@ import shutil
 import subprocess
 import sys
 import time
+from base64 import b64decode, b64encode
 from contextlib import AsyncExitStack, ExitStack, suppress
 from pathlib import Path
 from random import Random
 from typing import Any
 
 from tests.crash.files_check import check_files, readable
+from tests.crash.oracle import Violation
 from tests.replication.etcd_server import etcd_server
 from tests.torture.clients.witness import PLACES
 from tests.torture.group.bridge import PEERS, Bridge, Node
@@ -24,7 +26,7 @@ from tests.torture.records.witness_ledger import Found, Ledger
 
 from firetrail.errors import NotReachedError
 from firetrail.replication.group.etcd import EtcdCoordinator
-from firetrail.replication.group.etcd_gateway import EtcdAccess
+from firetrail.replication.group.etcd_gateway import EtcdAccess, EtcdGateway
 from firetrail.replication.group.group_view import GroupView
 from firetrail.system import SYSTEM
 
@@ -89,6 +91,7 @@ class Coordinator:
     def __init__(self, folder: Path, node: Node) -> None:
         self._folder, self._node = folder, node
         self._running = ExitStack()
+        self.host = node.host
         self.address = f"{node.host}:2379"
 
     async def start(self) -> None:
@@ -175,6 +178,7 @@ class Cluster:
         self.witness = WitnessProcess(ledger, self.nodes[CLIENT], self._namesrv, seed)
         access = EtcdAccess((self.etcd.address,))
         self._engine = EtcdCoordinator(access, PREFIX, LEASE_S, SYSTEM.clock)
+        self._gateway = EtcdGateway(access, SYSTEM.clock)
         self._twins: dict[int, Member] = {}
         self.decisions = 0
         """How often an operator had to decide."""
@@ -212,6 +216,15 @@ class Cluster:
             await member.close()
         await self.etcd.kill()
 
+    # -- timing -------------------------------------------------------------------------------
+
+    def span(self) -> float:
+        """Return for how long something lasts: shorter or longer than a lease."""
+        return LEASE_S * self.random.uniform(0.3, 2.2)
+
+    async def moment(self, longest_s: float = 2.0) -> None:
+        await asyncio.sleep(self.random.uniform(0, longest_s))
+
     # -- the state of the group ---------------------------------------------------------------
 
     async def view(self) -> GroupView | None:
@@ -220,15 +233,24 @@ class Cluster:
             return await asyncio.to_thread(self._engine.watch, 0, 0.0)
         return None
 
+    async def version(self) -> int:
+        view = await self.view()
+        return view.in_sync.lineage.version if view and view.in_sync else 0
+
+    async def is_healthy(self) -> bool:
+        """Whether there is a master, and all members are in sync."""
+        view = await self.view()
+        return bool(view and view.holder and view.in_sync and view.in_sync.members == {*MEMBERS})
+
     async def healthy(self, within_s: float = CALM_S) -> None:
         """Wait until there is a master, and all members are in sync; Unhealed if it takes long."""
         over_at = time.monotonic() + within_s
         while True:
-            view = await self.view()
-            if view and view.holder and view.in_sync and view.in_sync.members == {*MEMBERS}:
+            if await self.is_healthy():
                 return
             if time.monotonic() > over_at:
-                raise Unhealed(f"after {within_s:g} s: {view}\n{await self.status()}")
+                view, status = await self.view(), await self.status()
+                raise Unhealed(f"after {within_s:g} s: {view}\n{status}")
             await asyncio.sleep(0.1)
 
     async def settled(self) -> None:
@@ -239,6 +261,13 @@ class Cluster:
         await self.witness.acknowledged(FLOW)
         await self.healthy()
         await self.witness.acknowledged(FLOW)
+
+    async def read(self) -> None:
+        """Let the client read everything that it has ever sent, and go on."""
+        answer = await self.witness.ask("check")
+        if answer["wrong"]:
+            raise Violation(f"read: {answer['wrong']}")
+        await self.witness.ask("go")
 
     async def left(self, number: int) -> None:
         async with asyncio.timeout(CALM_S):
@@ -263,11 +292,17 @@ class Cluster:
         """Return what the command says about the members."""
         return (await self._firetrail("cluster", "status", *self.addresses))[1]
 
-    async def decide(self) -> None:
-        """Be the operator who lets the group continue with its most advanced log."""
+    async def decide(self, without: Member | None = None) -> None:
+        """Be the operator who lets the group continue with its most advanced log.
+
+        Args:
+            without: A member that is not asked. Default: None, all are.
+        """
+        asked = [member.address for member in self.members if member is not without]
+        left_out = ("--without", str(without.number)) if without is not None else ()
         over_at = time.monotonic() + CALM_S
         while True:
-            arguments = ("replica", "recover-group", *self.addresses, "--yes")
+            arguments = ("replica", "recover-group", *asked, *left_out, "--yes")
             code, said = await self._firetrail(*arguments)
             if not code:
                 self.decisions += 1
@@ -275,6 +310,29 @@ class Cluster:
             if time.monotonic() > over_at:
                 raise Unhealed(f"the group cannot be recovered: {said}\n{await self.status()}")
             await asyncio.sleep(1)
+
+    async def replace(self, member: Member) -> None:
+        """Be the operator who gives a member an empty store."""
+        if member.is_running:
+            await member.kill()
+        arguments = ("replica", "replace", str(member.store), "-c", str(member.conf))
+        code, said = await self._firetrail(*arguments)
+        if code:
+            raise Unhealed(f"member {member.number} is not replaced: {said}")
+        self.decisions += 1
+        await member.start()
+
+    async def write(self, key: str, value: dict[str, Any]) -> None:
+        """Write an entry of the group in etcd, as etcdctl does."""
+        entry = {"key": _text64(f"{PREFIX}/{key}"), "value": _text64(json.dumps(value))}
+        await asyncio.to_thread(self._gateway.call, "kv/put", entry)
+
+    async def write_in_sync(self, member: int) -> None:
+        """Edit the in-sync set so that it has one member."""
+        key = {"key": _text64(f"{PREFIX}/in-sync")}
+        found = await asyncio.to_thread(self._gateway.call, "kv/range", key)
+        value = json.loads(b64decode(found["kvs"][0]["value"]))
+        await self.write("in-sync", value | {"members": [member]})
 
     async def promote(self, member: Member) -> None:
         if await self.master() is member:
@@ -327,6 +385,10 @@ class Cluster:
             for kind, examples in _judged(ledger, member.store).items():
                 wrong.setdefault(kind, []).extend(f"member {member.number}: {e}" for e in examples)
         return wrong
+
+
+def _text64(text: str) -> str:
+    return b64encode(text.encode()).decode()
 
 
 def _end(member: Member) -> int:

@@ -6,7 +6,6 @@ recover without an operator, unless the fault itself calls one.
 
 import asyncio
 import os
-import shutil
 import signal
 from collections.abc import Awaitable, Callable, Sequence
 from errno import ENOSPC
@@ -23,20 +22,12 @@ from tests.torture.group.cluster import (
     Cluster,
     Member,
 )
+from tests.torture.group.folder_faults import FOLDER_FAULTS
 
 Fault = Callable[[Cluster], Awaitable[None]]
 EVERYBODY = (*MEMBERS, TWIN, ETCD, NAMESRV, CLIENT)
 BALLAST = "ballast"
 """The file that fills a disk."""
-
-
-def _span(cluster: Cluster) -> float:
-    """Return for how long something lasts: shorter or longer than a lease."""
-    return LEASE_S * cluster.random.uniform(0.3, 2.2)
-
-
-async def _moment(cluster: Cluster, longest_s: float = 2.0) -> None:
-    await asyncio.sleep(cluster.random.uniform(0, longest_s))
 
 
 # -- processes --------------------------------------------------------------------------------
@@ -45,7 +36,7 @@ async def _moment(cluster: Cluster, longest_s: float = 2.0) -> None:
 async def _restart(cluster: Cluster, *members: Member) -> None:
     for member in cluster.random.sample(members, len(members)):
         await member.kill()
-    await asyncio.sleep(_span(cluster))
+    await asyncio.sleep(cluster.span())
     for member in cluster.random.sample(members, len(members)):
         await member.start()
 
@@ -67,17 +58,17 @@ async def _kill_successor(cluster: Cluster) -> None:
     await master.kill()
     while (successor := await cluster.master()) is master:
         await asyncio.sleep(0.01)
-    await _moment(cluster, 4.0)
+    await cluster.moment(4.0)
     await successor.kill()
     for member in cluster.random.sample([master, successor], 2):
-        await _moment(cluster)
+        await cluster.moment()
         await member.start()
 
 
 async def _pause(cluster: Cluster, *members: Member) -> None:
     for member in members:
         member.signal(signal.SIGSTOP)
-    await asyncio.sleep(_span(cluster))
+    await asyncio.sleep(cluster.span())
     for member in members:
         member.signal(signal.SIGCONT)
 
@@ -109,7 +100,7 @@ async def _cut(
         cluster.bridge.drop(there, [member.host], port)
     if way != "in":
         cluster.bridge.drop([member.host], there, port)
-    await asyncio.sleep(_span(cluster))
+    await asyncio.sleep(cluster.span())
     cluster.bridge.heal()
 
 
@@ -156,14 +147,14 @@ async def _cut_replica(cluster: Cluster) -> None:
 
 async def _lose_etcd(cluster: Cluster) -> None:
     await cluster.etcd.kill()
-    await asyncio.sleep(_span(cluster))
+    await asyncio.sleep(cluster.span())
     await cluster.etcd.start()
 
 
 async def _replace_etcd(cluster: Cluster, data: Path | None) -> None:
     await cluster.etcd.kill()
     cluster.etcd.replace(data)
-    await _moment(cluster, LEASE_S)
+    await cluster.moment(LEASE_S)
     await cluster.etcd.start()
 
 
@@ -175,9 +166,9 @@ async def _empty_etcd_without_master(cluster: Cluster) -> None:
     """The founder creates groups: it is the master that is down, if it can be."""
     master = await cluster.master()
     await master.kill()
-    await _moment(cluster, 3 * LEASE_S)
+    await cluster.moment(3 * LEASE_S)
     await _replace_etcd(cluster, None)
-    await _moment(cluster, LEASE_S)
+    await cluster.moment(LEASE_S)
     await master.start()
 
 
@@ -200,7 +191,7 @@ async def _restore_etcd_after_changes(cluster: Cluster) -> None:
     await cluster.settled()
     await cluster.witness.acknowledged(20)
     await _replace_etcd(cluster, backup)
-    await _moment(cluster, LEASE_S)
+    await cluster.moment(LEASE_S)
     await cluster.decide()
 
 
@@ -218,70 +209,13 @@ async def _restore_etcd_with_member_behind(cluster: Cluster) -> None:
     await master.kill()
     await _replace_etcd(cluster, backup)
     cluster.bridge.heal()
-    await _moment(cluster, 2 * LEASE_S)
+    await cluster.moment(2 * LEASE_S)
     await master.start()
-    await _moment(cluster, LEASE_S)
+    await cluster.moment(LEASE_S)
     await cluster.decide()
 
 
-# -- folders ----------------------------------------------------------------------------------
-
-
-async def _copied(member: Member, target: Path) -> Path:
-    """Return a copy of a member's folder, as a kill leaves it; the member is started again."""
-    await member.kill()
-    shutil.rmtree(target, ignore_errors=True)
-    shutil.copytree(member.store, target)
-    await member.start()
-    return target
-
-
-async def _restore_folder(cluster: Cluster, member: Member) -> None:
-    backup = await _copied(member, cluster.folder / "store-backup")
-    await cluster.settled()
-    await cluster.witness.acknowledged(100)
-    await member.kill()
-    shutil.rmtree(member.store)
-    shutil.copytree(backup, member.store)
-    await _moment(cluster, LEASE_S / 2)
-    await member.start()
-
-
-async def _restore_replica(cluster: Cluster) -> None:
-    await _restore_folder(cluster, await cluster.replica())
-
-
-async def _restore_master(cluster: Cluster) -> None:
-    """The member is the master when it is lost, if it can be: it was restarted for the backup."""
-    member = await cluster.master()
-    backup = await _copied(member, cluster.folder / "store-backup")
-    await cluster.settled()
-    await cluster.promote(member)
-    await cluster.settled()
-    await cluster.witness.acknowledged(100)
-    await member.kill()
-    shutil.rmtree(member.store)
-    shutil.copytree(backup, member.store)
-    await _moment(cluster, LEASE_S / 2)
-    await member.start()
-
-
-async def _run_twin(cluster: Cluster) -> None:
-    """A copy of a member's folder is started beside it, under the same number."""
-    member = await cluster.replica()
-    twin = cluster.twin(member.number)
-    await _copied(member, twin.store)
-    await cluster.settled()
-    await _moment(cluster)
-    await twin.start()
-    await _moment(cluster, LEASE_S)
-    master = await cluster.master()
-    await master.kill()
-    await _moment(cluster, 2 * LEASE_S)
-    await master.start()
-    await _moment(cluster, LEASE_S)
-    await twin.kill()
-    shutil.rmtree(twin.store)
+# -- disks -----------------------------------------------------------------------------------
 
 
 async def _fill_disk(cluster: Cluster, member: Member) -> None:
@@ -297,7 +231,7 @@ async def _fill_disk(cluster: Cluster, member: Member) -> None:
                 if error.errno != ENOSPC:
                     raise
                 step //= 2  # the member took some of it in between
-    await asyncio.sleep(2 * _span(cluster))
+    await asyncio.sleep(2 * cluster.span())
     path.unlink()
 
 
@@ -330,9 +264,7 @@ FAULTS: dict[str, Fault] = {
     "etcd is restored, nothing has changed": _restore_etcd,
     "etcd is restored, the set has changed": _restore_etcd_after_changes,
     "etcd is restored, a member is behind": _restore_etcd_with_member_behind,
-    "the folder of a replica is restored": _restore_replica,
-    "the folder of the master is restored": _restore_master,
-    "a copy of a member runs beside it": _run_twin,
+    **FOLDER_FAULTS,
     "the disk of the master is full": _fill_master,
     "the disk of a replica is full": _fill_replica,
 }
