@@ -5,7 +5,7 @@ module is outside the package, because Python imports a package before its modul
 """
 
 INTERRUPTED = 130
-"""The exit code after Ctrl-C, as in ``firetrail.cli.command``, which may not be imported yet."""
+"""The exit code after Ctrl-C, as in ``firetrail.cli.subcommand``, which may not be imported yet."""
 
 
 def main() -> int:

@@ -6,7 +6,7 @@ import sys
 import pytest
 
 import firetrail_command
-from firetrail.cli.command import ExitCode
+from firetrail.cli.subcommand import ExitCode
 
 INTERRUPTED_IMPORT = """\
 import sys

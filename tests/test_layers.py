@@ -118,7 +118,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
             "servers",
             "stores",
         ),
-        *("running_cluster", "record_output", "common", "output", "command"),
+        *("running_cluster", "record_output", "common", "output", "subcommand"),
     ),
     "broker": (
         *(
@@ -144,7 +144,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
             "state",
         ),
         *("ports", "broker_conf_file", "broker_config"),
-        *("limit_settings", "config_groups", "unsupported"),
+        *("limit_settings", "broker_config_groups", "unsupported"),
     ),
 }
 

@@ -2,6 +2,7 @@
 
 import ast
 import re
+from collections import Counter
 from collections.abc import Iterator
 from functools import cache
 from typing import NamedTuple
@@ -40,6 +41,17 @@ NOUNS = {
     "decoding": "the counterpart of encoding, a term of the field",
 }
 """Names of modules and folders that end in "ing", and what makes them nouns."""
+
+SHARED_NAMES = {
+    **dict.fromkeys(
+        ("backup", "broker", "proxy", "rebuild", "salvage"), "a command, and what it runs"
+    ),
+    **dict.fromkeys(("ids", "properties"), "a subject, and the kernel with its loops"),
+    "index": "RocketMQ's word for the file, whose loops are a kernel, and for all files of a store",
+    "text": "a layer with text for people, and the kernel that reads UTF-8",
+    **dict.fromkeys(("codes", "frames"), "each protocol has its own: remoting and HTTP/2"),
+}
+"""Names that several modules of the package have, and the reason."""
 
 ARGUMENTS_MAX = 8
 """Parameters of a function. Values that travel together are an object. Constructors have a limit of
@@ -170,6 +182,13 @@ def test_names_of_modules_differ_by_more_than_a_letter() -> None:
     names = {name.rpartition("/")[2].removesuffix(".py") for name in modules() if in_source(name)}
     assert len(names) > 400
     assert not [(name, near) for name in sorted(names) for near in names & near_names(name)]
+
+
+def test_a_name_of_a_module_means_one_thing() -> None:
+    """A reader who hears ``columns`` knows which module is meant."""
+    names = Counter(name.rpartition("/")[2] for name in modules() if in_source(name))
+    shared = {name.removesuffix(".py") for name, count in names.items() if count > 1}
+    assert shared == SHARED_NAMES.keys(), "say what is different: sink_columns, table_columns"
 
 
 def in_source(name: str) -> bool:

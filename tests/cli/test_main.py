@@ -11,7 +11,7 @@ import pytest
 from firetrail import __version__
 from firetrail.cli import main as cli
 from firetrail.cli import run_command, version_line
-from firetrail.cli.command import ExitCode, Subparsers
+from firetrail.cli.subcommand import ExitCode, Subparsers
 from firetrail.errors import FormatError, NotAStoreError, StoreDamagedError
 from firetrail.kernels import kernel_names
 

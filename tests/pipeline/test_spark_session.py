@@ -16,8 +16,8 @@ from pyspark.sql import SparkSession
 from tests.machine.jvm import QUICK_START
 
 from firetrail import Message, Store
-from firetrail.cli.command import ExitCode
 from firetrail.cli.spark_jobs.spark_options import spark_session
+from firetrail.cli.subcommand import ExitCode
 from firetrail.errors import PipelineError
 from firetrail.pipeline import archive, audit, register, report, session, sql
 from firetrail.pipeline.java import find_java, java_home

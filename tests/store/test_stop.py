@@ -10,8 +10,8 @@ from tests.stores import derived
 
 from firetrail import Message, Store
 from firetrail.store.dispatch.derivation import Step
-from firetrail.store.log import progress
-from firetrail.store.log.progress import ProgressLog
+from firetrail.store.log import progress_log
+from firetrail.store.log.progress_log import ProgressLog
 
 pytestmark = pytest.mark.stepped_threads
 
@@ -112,7 +112,7 @@ def test_progress_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     work = ProgressLog(clock, "recovering", 1 << 20, 5 << 20)
     work.note(2 << 20)
     assert not caplog.records
-    clock._pushed_s += progress.INTERVAL_S
+    clock._pushed_s += progress_log.INTERVAL_S
     work.note(3 << 20)
     work.note(4 << 20)
     assert [record.getMessage() for record in caplog.records] == [

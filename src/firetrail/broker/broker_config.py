@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Self
 
 from firetrail.access.access_settings import AccessSettings
-from firetrail.broker.config_groups import (
+from firetrail.broker.broker_config_groups import (
     ADDRESS,
     ADDRESSES,
     CONSUMING,

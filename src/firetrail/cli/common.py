@@ -6,7 +6,7 @@ from importlib import import_module
 from pathlib import Path
 from pkgutil import iter_modules
 
-from firetrail.cli.command import Subparsers
+from firetrail.cli.subcommand import Subparsers
 from firetrail.errors import ConfigError, NoSuchError
 from firetrail.format.values.delay import DEFAULT_DELAY_LEVELS, DelayLevels
 from firetrail.format.values.integers import number_in, parse_whole

@@ -8,7 +8,7 @@ from importlib import import_module
 from typing import cast
 
 from firetrail import __version__
-from firetrail.cli.command import Command, CommandParser, ExitCode
+from firetrail.cli.subcommand import Command, CommandParser, ExitCode
 from firetrail.errors import FiretrailError, FormatError, StoreDamagedError
 from firetrail.kernels import MISSING, PURE_WANTED, kernel_names
 

@@ -7,9 +7,9 @@ from collections.abc import Coroutine
 from contextlib import suppress
 from typing import Any, TypeVar
 
-from firetrail.cli.command import Subparsers
 from firetrail.cli.common import add_plain_parser
 from firetrail.cli.output import say
+from firetrail.cli.subcommand import Subparsers
 from firetrail.client import Admin, NoRouteYetError, ResponseCode
 from firetrail.errors import NoSuchError, NotReachedError, NotRocketMQError, RequestError, TlsError
 from firetrail.remoting.connections.access import TLS_CA, Access

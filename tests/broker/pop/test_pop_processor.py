@@ -13,7 +13,7 @@ from tests.broker.pops import MINUTE_MS, StoppedClock, ack, ask_pop, change, fil
 
 from firetrail.broker.filter.message_selector import MessageSelector
 from firetrail.broker.pop.pop_processor import PopProcessor
-from firetrail.broker.pop.queues import PopQueues
+from firetrail.broker.pop.pop_queues import PopQueues
 from firetrail.format import names
 from firetrail.format.kernels.draft import Message
 from firetrail.remoting.connections.remoting_client import RemotingClient

@@ -15,9 +15,9 @@ from firetrail.broker.background import BackgroundBroker
 from firetrail.broker.broker import Broker
 from firetrail.broker.broker_config import BrokerConfig
 from firetrail.broker.replica.saved_role import HandOverNote, RoleFile
-from firetrail.cli.command import ExitCode
 from firetrail.cli.main import main
 from firetrail.cli.replication import replica_promote, replica_status
+from firetrail.cli.subcommand import ExitCode
 from firetrail.errors import RequestError
 from firetrail.remoting.messages.admin.admin_bodies import HAConnectionRuntimeInfo, HARuntimeInfo
 from firetrail.remoting.messages.replica_bodies import (

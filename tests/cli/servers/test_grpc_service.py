@@ -19,7 +19,7 @@ from tests.helpers import PATIENCE_S
 from firetrail.broker.background import BackgroundBroker
 from firetrail.broker.broker import Broker
 from firetrail.broker.broker_config import BrokerConfig
-from firetrail.broker.config_groups import NO_PORT
+from firetrail.broker.broker_config_groups import NO_PORT
 from firetrail.cli.main import build_parser, main
 from firetrail.cli.servers import grpc_service, server_command
 from firetrail.cli.servers.grpc_service import GrpcPort

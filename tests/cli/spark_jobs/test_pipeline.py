@@ -8,7 +8,7 @@ import pytest
 from tests.stores import CLEAN, GOLDEN
 
 from firetrail.cli import main as cli
-from firetrail.cli.command import ExitCode
+from firetrail.cli.subcommand import ExitCode
 
 JOBS = ["archive", "audit", "rebuild", "replay", "report", "restore", "sql"]
 WITHOUT = """

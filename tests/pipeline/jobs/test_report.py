@@ -13,7 +13,7 @@ from tests.stores import field_position, flip, log_file, records
 
 from firetrail import Message, Store
 from firetrail.cli import main as cli
-from firetrail.cli.command import ExitCode
+from firetrail.cli.subcommand import ExitCode
 from firetrail.format.properties import KEYS, TAGS
 from firetrail.pipeline.jobs.report import Figures, figure_queries, report
 from firetrail.pipeline.jobs.report.figure_queries import HOT_MAX

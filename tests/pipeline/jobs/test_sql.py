@@ -20,7 +20,7 @@ from tests.stores import field_position, flip, log_file, records
 
 from firetrail import Message, Store
 from firetrail.cli import main as cli
-from firetrail.cli.command import ExitCode
+from firetrail.cli.subcommand import ExitCode
 from firetrail.errors import PipelineError, StoreDamagedError
 from firetrail.pipeline import java
 from firetrail.pipeline.jobs.query_plan import RequiredColumns, needs

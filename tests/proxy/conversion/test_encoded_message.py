@@ -5,14 +5,14 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.proxy.conversion.test_delivered import record
+from tests.proxy.conversion.test_delivered_messages import record
 
 from firetrail.format.layout import COMPRESSED
 from firetrail.format.properties import encode_properties
 from firetrail.format.record import Record
 from firetrail.format.values.hosts import Host
 from firetrail.format.values.integers import INT32_MAX, INT32_MIN, INT64_MAX, INT64_MIN
-from firetrail.proxy.conversion.delivered import attempt_after, delivered
+from firetrail.proxy.conversion.delivered_messages import attempt_after, delivered
 from firetrail.proxy.conversion.encoded_message import encoded_delivery, encoded_topic
 from firetrail.proxy.schema.messages import Message, ReceiveMessageResponse
 

@@ -23,7 +23,7 @@ from firetrail.broker.pop.pop_checkpoints import (
     answer_when_stored,
     check_invisible_time,
 )
-from firetrail.broker.pop.queues import PopQueues
+from firetrail.broker.pop.pop_queues import PopQueues
 from firetrail.broker.processors.consumer_checks import ConsumerChecks
 from firetrail.broker.services.long_polling import ANY_OFFSET, HeldRequest, WakeOutcome
 from firetrail.errors import FormatError, RequestError

@@ -8,7 +8,7 @@ from typing import NamedTuple, Self
 from firetrail.broker.broker_conf_file import load_entries
 from firetrail.broker.broker_config import SETTINGS as BROKER_SETTINGS
 from firetrail.broker.broker_config import BrokerConfig
-from firetrail.broker.config_groups import ADDRESSES
+from firetrail.broker.broker_config_groups import ADDRESSES
 from firetrail.errors import (
     FiretrailError,
     NoSuchError,

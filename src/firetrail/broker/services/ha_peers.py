@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from ipaddress import ip_address
 
 from firetrail.broker.broker_config import BrokerConfig
-from firetrail.broker.config_groups import networks_in
+from firetrail.broker.broker_config_groups import networks_in
 from firetrail.errors import ConfigError
 from firetrail.remoting.connections.remoting_client import split_address
 from firetrail.settings.settings_table import Live

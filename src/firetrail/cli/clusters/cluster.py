@@ -3,8 +3,8 @@
 import argparse
 import sys
 
-from firetrail.cli.command import ExitCode, Subparsers
 from firetrail.cli.common import add_actions, add_plain_parser
+from firetrail.cli.subcommand import ExitCode, Subparsers
 
 DESCRIPTION = """\
 Run and operate groups of brokers with automatic failover: a master, and replicas that can replace

@@ -12,8 +12,8 @@ from firetrail.broker.replica.replacement import Replacement
 from firetrail.cli import common
 from firetrail.cli.clusters.held_member import held
 from firetrail.cli.clusters.local_cluster import LocalCluster, LocalMember
-from firetrail.cli.command import ExitCode, Subparsers
 from firetrail.cli.replication.member_states import MemberState, ask_members
+from firetrail.cli.subcommand import ExitCode, Subparsers
 from firetrail.errors import FiretrailError
 from firetrail.remoting.connections.remoting_client import split_address
 from firetrail.system import SYSTEM

@@ -9,10 +9,10 @@ from typing import Any
 
 from firetrail.cli import common, running_cluster
 from firetrail.cli.clusters.local_cluster import LocalCluster
-from firetrail.cli.command import ExitCode, Subparsers
 from firetrail.cli.output import human_size, table
 from firetrail.cli.replication.member_states import PAGE, GroupStates, MemberView, ask_members
 from firetrail.cli.replication.role_client import broker_client
+from firetrail.cli.subcommand import ExitCode, Subparsers
 from firetrail.errors import NoSuchError, NotReachedError
 from firetrail.remoting.connections.remoting_client import split_address
 from firetrail.remoting.messages.bodies import BrokerData, ClusterInfo

@@ -21,12 +21,12 @@ from firetrail.cli.clusters.local_cluster import (
     LocalMember,
     create_cluster,
 )
-from firetrail.cli.command import ExitCode, Subparsers
 from firetrail.cli.output import say
 from firetrail.cli.replication.member_states import GroupStates, ask_members
 from firetrail.cli.servers import log_output, server_command
 from firetrail.cli.servers.server_process import ServerProcess
 from firetrail.cli.servers.service import Service
+from firetrail.cli.subcommand import ExitCode, Subparsers
 from firetrail.errors import ConfigError, FiretrailError, NoSuchError
 from firetrail.namesrv import NameServer, NameServerConfig
 from firetrail.remoting.connections.remoting_client import split_address

@@ -5,9 +5,9 @@ import json
 from typing import Any
 
 from firetrail.cli import running_cluster
-from firetrail.cli.command import ExitCode, Subparsers
 from firetrail.cli.common import not_negative
 from firetrail.cli.output import table
+from firetrail.cli.subcommand import ExitCode, Subparsers
 from firetrail.client import Admin
 from firetrail.errors import RequestError
 from firetrail.remoting.messages.bodies import SubscriptionGroupConfig

@@ -7,8 +7,8 @@ import sys
 from typing import NamedTuple
 
 from firetrail.cli import running_cluster
-from firetrail.cli.command import ExitCode, Subparsers
 from firetrail.cli.output import counted, human_time, table
+from firetrail.cli.subcommand import ExitCode, Subparsers
 from firetrail.client import Admin, MessageQueue, PullConsumer
 from firetrail.system import SYSTEM
 

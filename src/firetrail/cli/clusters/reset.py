@@ -4,9 +4,9 @@ import argparse
 import json
 
 from firetrail.cli import running_cluster
-from firetrail.cli.command import ExitCode, Subparsers
 from firetrail.cli.common import moment
 from firetrail.cli.output import table
+from firetrail.cli.subcommand import ExitCode, Subparsers
 from firetrail.client import Admin
 
 DESCRIPTION = """\

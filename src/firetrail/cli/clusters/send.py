@@ -13,9 +13,9 @@ from contextlib import suppress
 from datetime import timedelta
 
 from firetrail.cli import running_cluster
-from firetrail.cli.command import ExitCode, Subparsers
 from firetrail.cli.common import moment, not_negative
 from firetrail.cli.output import counted, human_time, say
+from firetrail.cli.subcommand import ExitCode, Subparsers
 from firetrail.client import Message, Producer, SendResult, SendStatus
 from firetrail.client.producers.delivery_time import delivery_ms
 from firetrail.system import SYSTEM

@@ -5,8 +5,8 @@ import json
 
 from firetrail.cli import running_cluster
 from firetrail.cli.clusters.send import name_and_value
-from firetrail.cli.command import ExitCode, Subparsers
 from firetrail.cli.output import table
+from firetrail.cli.subcommand import ExitCode, Subparsers
 from firetrail.client import Admin
 from firetrail.errors import NoSuchError
 from firetrail.text import did_you_mean

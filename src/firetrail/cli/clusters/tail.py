@@ -7,9 +7,9 @@ from binascii import b2a_base64
 from collections.abc import Iterable
 
 from firetrail.cli import running_cluster
-from firetrail.cli.command import ExitCode, Subparsers
 from firetrail.cli.common import not_negative
 from firetrail.cli.output import human_time
+from firetrail.cli.subcommand import ExitCode, Subparsers
 from firetrail.client import MessageQueue, PullConsumer, Received, by_sql, by_tags
 from firetrail.errors import FormatError
 from firetrail.remoting.messages.bodies import SubscriptionData

@@ -5,9 +5,9 @@ import json
 from typing import Any
 
 from firetrail.cli import running_cluster
-from firetrail.cli.command import ExitCode, Subparsers
 from firetrail.cli.common import positive
 from firetrail.cli.output import counted, human_time, say, table
+from firetrail.cli.subcommand import ExitCode, Subparsers
 from firetrail.client import Admin, MessageType
 from firetrail.remoting.messages.admin.admin_bodies import TopicOffset
 from firetrail.remoting.messages.bodies import MessageQueue

@@ -7,8 +7,8 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from firetrail.cli.command import ExitCode, Subparsers
 from firetrail.cli.common import action_names, add_actions, add_plain_parser
+from firetrail.cli.subcommand import ExitCode, Subparsers
 
 DESCRIPTION = """\
 Run and operate replicas: brokers that keep a copy of a master's log.

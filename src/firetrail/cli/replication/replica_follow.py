@@ -20,12 +20,12 @@ from firetrail.broker.replica.master_settings import (
 )
 from firetrail.broker.replica.replica_service import ReplicaService
 from firetrail.broker.replica.saved_role import saved_role
-from firetrail.cli.command import ExitCode, Subparsers
 from firetrail.cli.common import add_plain_parser
 from firetrail.cli.output import human_size, say
 from firetrail.cli.replication.role_client import broker_address
 from firetrail.cli.servers import log_output, server_command
 from firetrail.cli.servers.service import Service
+from firetrail.cli.subcommand import ExitCode, Subparsers
 from firetrail.errors import NoSuchError, NotReachedError, ReplicationError
 from firetrail.format.files.java_properties import Entry
 from firetrail.format.values.integers import parse_whole

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 from firetrail.broker.replica.role_requests import ask_status
 from firetrail.cli import common
-from firetrail.cli.command import ExitCode, Subparsers
 from firetrail.cli.output import human_size, say, table
 from firetrail.cli.replication.role_client import broker_address, broker_client
+from firetrail.cli.subcommand import ExitCode, Subparsers
 from firetrail.errors import FiretrailError, RequestError
 from firetrail.remoting.connections.remoting_client import RemotingClient
 from firetrail.remoting.messages.replica_bodies import (

@@ -7,8 +7,8 @@ from pathlib import Path
 from firetrail.broker.broker_conf_file import load_entries
 from firetrail.broker.replica.replacement import Replacement
 from firetrail.cli import common
-from firetrail.cli.command import ExitCode, Subparsers
 from firetrail.cli.servers import server_command
+from firetrail.cli.subcommand import ExitCode, Subparsers
 from firetrail.errors import ConfigError
 from firetrail.store.root.folder import lock_owner
 from firetrail.system import SYSTEM

@@ -6,10 +6,10 @@ import json
 
 from firetrail.broker.replica.rewound_files import settle_rewound
 from firetrail.cli import common
-from firetrail.cli.command import ExitCode, Subparsers
 from firetrail.cli.output import human_size
 from firetrail.cli.replication.role_client import broker_address
 from firetrail.cli.stores.discarded_messages import confirm, loss_lines
+from firetrail.cli.subcommand import ExitCode, Subparsers
 from firetrail.remoting.connections.remoting_client import RemotingClient
 from firetrail.replication.replica.master_check import Master, MasterAddress
 from firetrail.replication.replica.rewind import RewindPlan, RewindResult, plan_rewind, rewind

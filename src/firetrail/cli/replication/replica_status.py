@@ -13,10 +13,10 @@ from firetrail.broker.replica.saved_role import saved_role
 from firetrail.broker.replica.slave_synchronize import table_failures
 from firetrail.broker.state.slave_mark import SlaveMark
 from firetrail.cli import common
-from firetrail.cli.command import ExitCode, Subparsers
 from firetrail.cli.common import open_view
 from firetrail.cli.output import counted, human_size, human_time, table
 from firetrail.cli.replication.role_client import broker_client
+from firetrail.cli.subcommand import ExitCode, Subparsers
 from firetrail.errors import FiretrailError, NotReachedError, RequestError
 from firetrail.format.files.java_properties import parse_properties
 from firetrail.format.values.integers import number_in

@@ -4,12 +4,12 @@ import argparse
 from pathlib import Path
 
 from firetrail.broker.broker import Broker
-from firetrail.broker.config_groups import NO_PORT
-from firetrail.cli.command import ExitCode, Subparsers
+from firetrail.broker.broker_config_groups import NO_PORT
 from firetrail.cli.common import add_plain_parser
 from firetrail.cli.output import say
 from firetrail.cli.servers import grpc_service, server_command, up
 from firetrail.cli.servers.reload import FileReload
+from firetrail.cli.subcommand import ExitCode, Subparsers
 
 DESCRIPTION = """\
 Start a broker that registers with name servers of RocketMQ or Firetrail.

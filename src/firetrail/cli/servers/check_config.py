@@ -7,10 +7,10 @@ from pathlib import Path
 
 from firetrail.broker import unsupported
 from firetrail.broker.broker_conf_file import load_entries
-from firetrail.cli.command import ExitCode, Subparsers
 from firetrail.cli.common import add_plain_parser
 from firetrail.cli.output import counted
 from firetrail.cli.servers import server_command
+from firetrail.cli.subcommand import ExitCode, Subparsers
 from firetrail.errors import ConfigError, UnsupportedError
 from firetrail.namesrv import NameServerConfig
 from firetrail.proxy.proxy_config import ProxyConfig

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from firetrail.broker.broker import Broker
 from firetrail.broker.broker_config import BrokerConfig
-from firetrail.broker.config_groups import NO_PORT
+from firetrail.broker.broker_config_groups import NO_PORT
 from firetrail.cli.output import say
 from firetrail.cli.servers import server_command, tls_options
 from firetrail.errors import AddressInUseError

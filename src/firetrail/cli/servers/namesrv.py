@@ -3,11 +3,11 @@
 import argparse
 from dataclasses import replace
 
-from firetrail.cli.command import ExitCode, Subparsers
 from firetrail.cli.common import add_plain_parser
 from firetrail.cli.servers import log_output, server_command, tls_options
 from firetrail.cli.servers.reload import FileReload
 from firetrail.cli.servers.service import Reload, Service
+from firetrail.cli.subcommand import ExitCode, Subparsers
 from firetrail.namesrv import NameServer, NameServerConfig
 
 DESCRIPTION = """\

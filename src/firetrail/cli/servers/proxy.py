@@ -10,11 +10,11 @@ from firetrail.access.guard import AccessPolicy, Guard
 from firetrail.access.user_limits import user_limits
 from firetrail.access.user_store import USERS_FILE
 from firetrail.cli import running_cluster
-from firetrail.cli.command import ExitCode, Subparsers
 from firetrail.cli.common import add_plain_parser
 from firetrail.cli.servers import grpc_service, log_output, server_command, tls_options
 from firetrail.cli.servers.reload import FileReload
 from firetrail.cli.servers.service import Service
+from firetrail.cli.subcommand import ExitCode, Subparsers
 from firetrail.errors import ConfigError, UnsupportedError
 from firetrail.format.names import CONFIG
 from firetrail.proxy.grpc_extra import INSTALL, is_missing

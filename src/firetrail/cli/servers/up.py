@@ -12,13 +12,13 @@ from firetrail.broker.broker import Broker
 from firetrail.broker.broker_conf_file import LoadedBroker, load_entries
 from firetrail.broker.broker_config import BrokerConfig
 from firetrail.broker.ports import advertised_host
-from firetrail.cli.command import ExitCode, Subparsers
 from firetrail.cli.common import add_plain_parser
 from firetrail.cli.output import say
 from firetrail.cli.servers import grpc_service, log_output, server_command, tls_options
 from firetrail.cli.servers.reload import FileReload
 from firetrail.cli.servers.secure_folder import STORE, SecureFolder
 from firetrail.cli.servers.service import Reload, Service
+from firetrail.cli.subcommand import ExitCode, Subparsers
 from firetrail.errors import ConfigError, UnsupportedError
 from firetrail.format.files.java_properties import Entry
 from firetrail.namesrv import NameServerConfig

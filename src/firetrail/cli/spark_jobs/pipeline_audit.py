@@ -6,10 +6,10 @@ from pathlib import Path
 
 from firetrail.broker.state.config_check import unreadable_files
 from firetrail.cli import common
-from firetrail.cli.command import ExitCode, Subparsers
 from firetrail.cli.output import Progress, colour, counted, table
 from firetrail.cli.spark_jobs import spark_options
 from firetrail.cli.stores import fsck
+from firetrail.cli.subcommand import ExitCode, Subparsers
 from firetrail.store.inspect.fsck.report import CheckReport, by_kind
 from firetrail.store.log.view_log import log_size
 from firetrail.store.problems import Problem

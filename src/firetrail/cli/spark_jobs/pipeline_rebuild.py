@@ -4,10 +4,10 @@ import argparse
 from pathlib import Path
 
 from firetrail.cli import common
-from firetrail.cli.command import ExitCode, Subparsers
 from firetrail.cli.output import Progress
 from firetrail.cli.spark_jobs import spark_options
 from firetrail.cli.stores.rebuild import print_result
+from firetrail.cli.subcommand import ExitCode, Subparsers
 from firetrail.store.log.view_log import log_size
 from firetrail.system import SYSTEM
 

@@ -5,9 +5,9 @@ import json
 from pathlib import Path
 
 from firetrail.cli import common
-from firetrail.cli.command import ExitCode, Subparsers
 from firetrail.cli.output import Progress, counted, human_size
 from firetrail.cli.spark_jobs import spark_options
+from firetrail.cli.subcommand import ExitCode, Subparsers
 
 DESCRIPTION = """\
 Copy the messages that match a SQL predicate to a store that is not in use, or to brokers.

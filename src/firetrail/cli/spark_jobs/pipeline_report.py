@@ -4,9 +4,9 @@ import argparse
 from pathlib import Path
 
 from firetrail.cli import common
-from firetrail.cli.command import ExitCode, Subparsers
 from firetrail.cli.output import counted, human_size
 from firetrail.cli.spark_jobs import spark_options
+from firetrail.cli.subcommand import ExitCode, Subparsers
 from firetrail.errors import PipelineError
 
 DESCRIPTION = """\

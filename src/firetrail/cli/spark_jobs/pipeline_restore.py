@@ -6,9 +6,9 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from firetrail.cli import common
-from firetrail.cli.command import ExitCode, Subparsers
 from firetrail.cli.output import counted
 from firetrail.cli.spark_jobs import spark_options
+from firetrail.cli.subcommand import ExitCode, Subparsers
 
 DESCRIPTION = """\
 Create a store from the records in a lake that 'firetrail pipeline archive' wrote.

@@ -10,11 +10,11 @@ from base64 import b64decode
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from firetrail.cli.command import ExitCode, Subparsers
 from firetrail.cli.common import not_negative
 from firetrail.cli.output import counted, say, table
 from firetrail.cli.record_output import preview
 from firetrail.cli.spark_jobs import spark_options
+from firetrail.cli.subcommand import ExitCode, Subparsers
 
 if TYPE_CHECKING:
     from firetrail.pipeline.jobs.sql import SqlResult

@@ -8,10 +8,10 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 from firetrail.cli import common
-from firetrail.cli.command import ExitCode, Subparsers
 from firetrail.cli.output import counted, human_size, say
 from firetrail.cli.output import table as lines_of
 from firetrail.cli.spark_jobs import spark_options
+from firetrail.cli.subcommand import ExitCode, Subparsers
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -5,8 +5,8 @@ import json
 from datetime import UTC, datetime
 
 from firetrail.cli import common
-from firetrail.cli.command import ExitCode, Subparsers
 from firetrail.cli.output import counted, human_size, table
+from firetrail.cli.subcommand import ExitCode, Subparsers
 
 DESCRIPTION = """\
 Print what 'firetrail pipeline table' has made of a topic: rows, rejected messages, files, and for

@@ -4,8 +4,8 @@ import argparse
 import json
 
 from firetrail.cli import common
-from firetrail.cli.command import ExitCode, Subparsers
 from firetrail.cli.output import counted
+from firetrail.cli.subcommand import ExitCode, Subparsers
 
 DESCRIPTION = """\
 Read the messages again that a table has, and compare: that each is there once, in a row or among

@@ -18,8 +18,8 @@ from types import FrameType
 from typing import TYPE_CHECKING
 
 from firetrail.cli import common
-from firetrail.cli.command import ExitCode, Subparsers
 from firetrail.cli.output import Progress, counted, say
+from firetrail.cli.subcommand import ExitCode, Subparsers
 from firetrail.errors import StoreError
 from firetrail.format.names import name_server
 from firetrail.store.root.folder import check_is_store

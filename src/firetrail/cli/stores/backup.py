@@ -5,10 +5,10 @@ import json
 from pathlib import Path
 
 from firetrail.cli import common
-from firetrail.cli.command import ExitCode, Subparsers
 from firetrail.cli.common import open_view
 from firetrail.cli.output import Progress, counted, human_size
 from firetrail.cli.stores.fsck import checked, show
+from firetrail.cli.subcommand import ExitCode, Subparsers
 from firetrail.store.repair.backup import back_up
 from firetrail.store.settings.store_config import StoreConfig
 from firetrail.system import SYSTEM, allow_many_files

@@ -7,10 +7,10 @@ from collections.abc import Generator, Iterator
 from itertools import islice
 
 from firetrail.cli import common
-from firetrail.cli.command import ExitCode, Subparsers
 from firetrail.cli.common import not_negative, open_view, queues_of
 from firetrail.cli.output import colour, say
 from firetrail.cli.record_output import HEADING, RecordFormatter, Row, row_of, rows_of
+from firetrail.cli.subcommand import ExitCode, Subparsers
 from firetrail.errors import FiretrailError
 from firetrail.format import columns as col
 from firetrail.format.columns import Check, Columns

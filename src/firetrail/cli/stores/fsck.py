@@ -9,10 +9,10 @@ from firetrail.broker.state.config_check import unreadable_files
 from firetrail.broker.state.excess_positions import set_back_files
 from firetrail.broker.timer.timer_inspection import timer_problems
 from firetrail.cli import common
-from firetrail.cli.command import ExitCode, Subparsers
 from firetrail.cli.common import open_view
 from firetrail.cli.output import Progress, colour, counted, human_size, human_time
 from firetrail.cli.stores.discarded_messages import confirm, loss_lines
+from firetrail.cli.subcommand import ExitCode, Subparsers
 from firetrail.errors import FiretrailError
 from firetrail.format.values.delay import DelayLevels
 from firetrail.store.evidence.dropped_records import is_copy_of_dropped

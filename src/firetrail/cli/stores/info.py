@@ -7,9 +7,9 @@ from typing import Any
 
 from firetrail.broker.timer.timer_inspection import timer_waiting
 from firetrail.cli import common
-from firetrail.cli.command import ExitCode, Subparsers
 from firetrail.cli.common import open_view
 from firetrail.cli.output import colour, counted, human_size, human_time, shortened, table
+from firetrail.cli.subcommand import ExitCode, Subparsers
 from firetrail.format.files.unit import UNIT_SIZE
 from firetrail.format.names import INDEX
 from firetrail.store.inspect.log_tail import read_tail

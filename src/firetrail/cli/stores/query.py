@@ -3,10 +3,10 @@
 import argparse
 
 from firetrail.cli import common
-from firetrail.cli.command import ExitCode, Subparsers
 from firetrail.cli.common import not_negative, open_view, queues_of
 from firetrail.cli.output import colour, say
 from firetrail.cli.record_output import HEADING, RecordFormatter, row_of
+from firetrail.cli.subcommand import ExitCode, Subparsers
 from firetrail.format.columns import Columns
 from firetrail.store.inspect.zeroed_pages import key_gaps
 from firetrail.store.log.log_records import record_offset

@@ -5,9 +5,9 @@ import json
 from pathlib import Path
 
 from firetrail.cli import common
-from firetrail.cli.command import ExitCode, Subparsers
 from firetrail.cli.common import open_view
 from firetrail.cli.output import Progress, counted
+from firetrail.cli.subcommand import ExitCode, Subparsers
 from firetrail.store.inspect.log_tail import check_end
 from firetrail.store.repair.rebuild import RebuildResult, check_outside, rebuild
 

@@ -7,12 +7,12 @@ from pathlib import Path
 
 from firetrail.broker.state.salvaged_positions import SalvagedPositions
 from firetrail.cli import common
-from firetrail.cli.command import ExitCode, Subparsers
 from firetrail.cli.common import open_view
 from firetrail.cli.output import Progress, counted
 from firetrail.cli.stores.fsck import checked, show
+from firetrail.cli.subcommand import ExitCode, Subparsers
 from firetrail.store.evidence.dropped_records import is_copy_of_dropped
-from firetrail.store.repair.misplaced import MisplacedRecord
+from firetrail.store.repair.misplaced_records import MisplacedRecord
 from firetrail.store.repair.salvage import SalvageResult, salvage_store
 from firetrail.system import SYSTEM, allow_many_files
 

@@ -7,8 +7,8 @@ from typing import NamedTuple
 from firetrail.auth.policies import SUBJECT_PREFIX, Decision, PolicyType
 from firetrail.auth.resources import Action
 from firetrail.cli import running_cluster
-from firetrail.cli.command import ExitCode, Subparsers
 from firetrail.cli.output import say, table
+from firetrail.cli.subcommand import ExitCode, Subparsers
 from firetrail.cli.users import user_directory
 from firetrail.cli.users.user_directory import UserDirectory
 

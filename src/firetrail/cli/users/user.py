@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 from firetrail.access.user_bodies import UserInfo
 from firetrail.auth.policies import UserStatus, UserType
 from firetrail.cli import running_cluster
-from firetrail.cli.command import ExitCode, Subparsers
 from firetrail.cli.output import say, table
+from firetrail.cli.subcommand import ExitCode, Subparsers
 from firetrail.cli.users import passwords, user_directory
 from firetrail.cli.users.acl import entries_of, json_entry, print_entries
 from firetrail.cli.users.user_directory import UserDirectory

@@ -14,7 +14,7 @@ from firetrail.access.user_bodies import AclInfo, UserInfo
 from firetrail.access.user_store import UserStore
 from firetrail.auth.policies import SUBJECT_PREFIX, Decision, PolicyType, UserStatus, UserType
 from firetrail.cli import running_cluster
-from firetrail.cli.command import Subparsers
+from firetrail.cli.subcommand import Subparsers
 from firetrail.client import Admin
 from firetrail.errors import NoSuchError
 from firetrail.format.names import LOCK

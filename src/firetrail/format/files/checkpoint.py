@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from firetrail.format.layout import Layout
-from firetrail.format.values.fields import not_negative, pack_fields, require, unpack_fields
+from firetrail.format.values.layout_codec import not_negative, pack_fields, require, unpack_fields
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from firetrail.errors import FormatError
 from firetrail.format.layout import INDEX_ENTRY, INDEX_HEADER, INDEX_SLOT
-from firetrail.format.values.fields import not_negative, pack_fields, size_of, unpack_fields
 from firetrail.format.values.integers import INT32_MAX
+from firetrail.format.values.layout_codec import not_negative, pack_fields, size_of, unpack_fields
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

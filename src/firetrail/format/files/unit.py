@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from firetrail.format.layout import UNIT
-from firetrail.format.values.fields import pack_fields, unpack_fields
+from firetrail.format.values.layout_codec import pack_fields, unpack_fields
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer

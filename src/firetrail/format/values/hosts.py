@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from firetrail.errors import FormatError
 from firetrail.format.layout import HOST_V4_SIZE, HOST_V6_SIZE, Layout
-from firetrail.format.values.fields import unpack_fields
 from firetrail.format.values.integers import number_in
+from firetrail.format.values.layout_codec import unpack_fields
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer

@@ -12,7 +12,7 @@ from firetrail.proxy.calls.grpc_guard import GrpcGuard
 from firetrail.proxy.calls.resource_names import group_name, topic_name
 from firetrail.proxy.calls.status_codes import OK, checked
 from firetrail.proxy.calls.wait_time import MARGIN_S, POLL_MAX_S, batch_size, filter_of
-from firetrail.proxy.conversion.delivered import delivered, records_in
+from firetrail.proxy.conversion.delivered_messages import delivered, records_in
 from firetrail.proxy.conversion.message_properties import milliseconds
 from firetrail.proxy.schema.messages import (
     Code,

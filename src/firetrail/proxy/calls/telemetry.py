@@ -17,7 +17,7 @@ from firetrail.errors import FiretrailError, ProxyError, RequestError
 from firetrail.proxy.calls.client_settings import adopt, completed
 from firetrail.proxy.calls.grpc_guard import GrpcGuard, check_rate
 from firetrail.proxy.calls.status_codes import OK, error_of
-from firetrail.proxy.conversion.delivered import delivered, records_in
+from firetrail.proxy.conversion.delivered_messages import delivered, records_in
 from firetrail.proxy.schema.messages import (
     Code,
     Language,

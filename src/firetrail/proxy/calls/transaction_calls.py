@@ -17,7 +17,7 @@ from firetrail.format.values.ids import decode_message_id
 from firetrail.format.values.integers import INT64_MAX
 from firetrail.proxy.calls.resource_names import topic_name
 from firetrail.proxy.calls.status_codes import OK, checked
-from firetrail.proxy.conversion.delivered import delivered, records_in
+from firetrail.proxy.conversion.delivered_messages import delivered, records_in
 from firetrail.proxy.schema.messages import (
     Code,
     EndTransactionRequest,

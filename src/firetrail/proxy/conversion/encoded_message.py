@@ -1,7 +1,8 @@
 """The encoder of the common message of a receive, several times as fast as protobuf's objects.
 
-The bytes mean the same as those of :func:`firetrail.proxy.conversion.delivered.delivered`. Messages
-with fields that few have are left to that function.
+The bytes mean the same as those of
+:func:`~firetrail.proxy.conversion.delivered_messages.delivered`. Messages with fields that few have
+are left to that function.
 """
 
 from collections.abc import Mapping
@@ -24,7 +25,7 @@ from firetrail.format.properties import (
 )
 from firetrail.format.record import Record
 from firetrail.format.values.hosts import Host, format_host
-from firetrail.proxy.conversion.delivered import set_topic
+from firetrail.proxy.conversion.delivered_messages import set_topic
 from firetrail.proxy.conversion.message_properties import (
     BORN_HOST,
     HIDDEN,

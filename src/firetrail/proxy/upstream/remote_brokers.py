@@ -15,7 +15,7 @@ from firetrail.broker.pop.ack_processor import PopAck
 from firetrail.client.cluster.session import LONG_POLL_MARGIN_S, Session
 from firetrail.errors import FiretrailError, NoSuchError, ProxyError, RequestError
 from firetrail.format.properties import PGROUP
-from firetrail.proxy.conversion.delivered import records_in
+from firetrail.proxy.conversion.delivered_messages import records_in
 from firetrail.proxy.schema.messages import Code
 from firetrail.proxy.upstream.grpc_clients import ProxyClient
 from firetrail.proxy.upstream.interface import ClientCommands, ignored

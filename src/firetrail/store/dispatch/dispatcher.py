@@ -17,7 +17,7 @@ from firetrail.errors import DiskFullError, StoreBusyError, StoreError
 from firetrail.format.columns import Check, Stop
 from firetrail.store.dispatch.derivation import Arrival, DeadlineExceeded, Deriver
 from firetrail.store.log.commit_log import CommitLog
-from firetrail.store.log.progress import INTERVAL_S, ProgressLog
+from firetrail.store.log.progress_log import INTERVAL_S, ProgressLog
 from firetrail.store.queues.consume_queue import ConsumeQueue
 from firetrail.system import NO_DESCRIPTOR
 

@@ -35,7 +35,7 @@ from firetrail.store.evidence.dropped_records import find_dropped, set_aside
 from firetrail.store.index.index import Index
 from firetrail.store.index.tag_entries import has_tag_entries
 from firetrail.store.log.log_records import scan_record, store_time_at
-from firetrail.store.log.progress import ProgressLog
+from firetrail.store.log.progress_log import ProgressLog
 from firetrail.store.log.segment_scan import find_record, scan_segment
 from firetrail.store.problems import LOG_REMEDY
 from firetrail.store.queues.consume_queue import ConsumeQueue

@@ -53,7 +53,7 @@ from firetrail.store.evidence.catalog import Catalog
 from firetrail.store.evidence.evidence import Evidence, positions
 from firetrail.store.evidence.inventory import Inventory, InventoryFile, index_sizes
 from firetrail.store.evidence.removals import find_removal
-from firetrail.store.log.progress import ProgressLog
+from firetrail.store.log.progress_log import ProgressLog
 from firetrail.store.problems import LOG_REMEDY
 from firetrail.store.queues.consume_queue import gap_detail
 from firetrail.store.queues.generations import QueueGenerations

@@ -23,7 +23,7 @@ from firetrail.store.log.walk import Damage, LogWalk, RecordBatch
 from firetrail.store.problems import CUT_IT, ProblemKind
 from firetrail.store.queues.generations import QueueGenerations
 from firetrail.store.queues.queue_table import QueueKey
-from firetrail.store.repair.misplaced import MisplacedRecord, OrderCheck, as_damage
+from firetrail.store.repair.misplaced_records import MisplacedRecord, OrderCheck, as_damage
 
 _LIGHT_NAME = INNER_MULTI_DISPATCH.encode()
 

@@ -21,7 +21,7 @@ from firetrail.store.queues.queue_table import QueueKey
 from firetrail.store.repair.backup import copy_files
 from firetrail.store.repair.damage_cut import find_cut
 from firetrail.store.repair.losses import find_deleted, find_faults, known_end
-from firetrail.store.repair.misplaced import MisplacedRecord
+from firetrail.store.repair.misplaced_records import MisplacedRecord
 from firetrail.store.repair.rebuild import check_outside
 from firetrail.store.repair.repair import Repair, repair_store
 from firetrail.store.root.confirmed_file import shorten_confirmed

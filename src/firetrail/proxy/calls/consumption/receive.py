@@ -18,7 +18,7 @@ from firetrail.proxy.calls.queue_choice import open_queues
 from firetrail.proxy.calls.resource_names import group_name, topic_name
 from firetrail.proxy.calls.status_codes import OK, code_of
 from firetrail.proxy.calls.wait_time import batch_size, filter_of, poll_s
-from firetrail.proxy.conversion.delivered import attempt_after, delivered, records_in
+from firetrail.proxy.conversion.delivered_messages import attempt_after, delivered, records_in
 from firetrail.proxy.conversion.encoded_message import encoded_delivery, encoded_topic
 from firetrail.proxy.conversion.message_properties import set_milliseconds
 from firetrail.proxy.conversion.protobuf_wire import EncodedMessage

@@ -14,8 +14,8 @@ from firetrail.format.layout import COMPRESSED, MAGIC_V1
 from firetrail.format.properties import decode_properties, encode_properties
 from firetrail.format.record import Record, encode_record
 from firetrail.format.values.hosts import Host
-from firetrail.proxy.conversion import delivered as module
-from firetrail.proxy.conversion.delivered import delivered, records_in
+from firetrail.proxy.conversion import delivered_messages as module
+from firetrail.proxy.conversion.delivered_messages import delivered, records_in
 from firetrail.proxy.conversion.message_checks import check_message
 from firetrail.proxy.conversion.message_properties import (
     HIDDEN,

@@ -15,7 +15,7 @@ from firetrail.errors import FlushFailedError, StoreDamagedError, StoreReadOnlyE
 from firetrail.format.record import Record
 from firetrail.store.inspect.view import StoreView
 from firetrail.store.repair.losses import find_faults
-from firetrail.store.repair.misplaced import MisplacedRecord
+from firetrail.store.repair.misplaced_records import MisplacedRecord
 from firetrail.store.repair.repair import Repair, repair_store
 from firetrail.system import System
 
