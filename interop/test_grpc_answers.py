@@ -85,7 +85,10 @@ COMMON = [
         OK,
         [
             f"7: {name}"
-            for name in ("INNER_MULTI_DISPATCH", "INNER_BASE", "TRANSACTION_CHECK_TIMES")
+            for name in (
+                *("INNER_MULTI_DISPATCH", "INNER_BASE"),
+                *("TRANSACTION_CHECK_TIMES", "CHECK_IMMUNITY_TIME_IN_SECONDS"),
+            )
         ],
     ),
     Difference(_INTERNAL, ERROR, ["7: INNER_NUM"]),
