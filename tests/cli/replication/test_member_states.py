@@ -68,6 +68,11 @@ def following(**changes: object) -> ReplicaStatus:
             MemberState.OLDER_MASTER,
             "replace it",
         ),
+        (
+            replace(following(state="diverged", error="cannot be compared"), damaged_records=1),
+            MemberState.DAMAGED,
+            "1 damaged place in its log, not repaired yet; cannot be compared",
+        ),
         (replace(REPLICA, damaged_records=2), MemberState.DAMAGED, "2 damaged places in its log"),
         (replace(MASTER, damaged_records=1), MemberState.MASTER, "1 damaged place in its log"),
         (

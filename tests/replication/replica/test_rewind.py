@@ -10,12 +10,14 @@ from tests.helpers import crash_image, tree
 from tests.replication.logs import log_content
 from tests.replication.masters import MASTER, FakeMaster, master_in, replica_in
 from tests.store.checks import checked
-from tests.stores import derived, records
+from tests.stores import derived, flip, overwrite, records
 
 from firetrail import Store
+from firetrail.broker.roles.failover import rewind_store
 from firetrail.errors import (
     DivergedError,
     FiretrailError,
+    OlderMasterError,
     ReplicationError,
     StoreLockedError,
     StuckError,
@@ -88,6 +90,39 @@ async def test_a_former_master_is_rewound_and_follows(
     assert log_content(tmp_path / "old")[:end] == log_content(tmp_path / "new")[:end]
     assert bodies(tmp_path / "old") == bodies(tmp_path / "new")
     assert derived(tmp_path / "old") == derived(tmp_path / "new")
+
+
+@pytest.mark.parametrize("hit", range(1, 10))
+async def test_a_damaged_record_does_not_hide_what_both_have(tmp_path: Path, hit: int) -> None:
+    await two_histories(tmp_path, 10, 5, 5)
+    before = records(tmp_path / "old")
+    file = next((tmp_path / "old" / "commitlog").iterdir())
+    flip(file, before[hit].physical_offset + 90)
+    async with master_in(tmp_path / "new") as master, asking(master) as asked:
+        plan = await plan_rewind(SYSTEM, tmp_path / "old", asked)
+    last = 9 if hit < 9 else 8
+    assert plan.cut.last_record == before[last].physical_offset
+    assert plan.is_damaged is (hit == 9)
+
+
+async def test_a_member_with_damage_before_confirmed_messages_does_not_blame_the_master(
+    tmp_path: Path,
+) -> None:
+    await two_histories(tmp_path, 10, 0, 5)
+    before = records(tmp_path / "old")
+    end = before[-1].physical_offset + before[-1].size
+    file = next((tmp_path / "old" / "commitlog").iterdir())
+    overwrite(file, before[4].physical_offset, b"\0\0\0\1")  # its size
+    log = file.read_bytes()
+    async with master_in(tmp_path / "new") as master:
+        with pytest.raises(DivergedError, match="of this replica is damaged at offset") as caught:
+            await rewind_store(SYSTEM, tmp_path / "old", master.address, None, end)
+    assert not isinstance(caught.value, OlderMasterError)
+    assert f"at offset {before[4].physical_offset}, so" in str(caught.value)
+    assert f"up to {end}, so nothing is removed here; replace the store of this" in str(
+        caught.value
+    )
+    assert file.read_bytes() == log
 
 
 async def test_a_store_that_was_not_closed_is_rewound(tmp_path: Path) -> None:

@@ -335,6 +335,27 @@ def test_a_member_counts_with_its_latest_connection(store: BrokerStore) -> None:
     assert acks.by_member() == {2: 600}
 
 
+def test_two_processes_with_one_number_are_as_far_as_the_one_that_is_behind(
+    tmp_path: Path,
+) -> None:
+    with BrokerStore.open(tmp_path, MASTER, system=SYSTEM, in_group=True) as store:
+        acks = store.replica_acks
+        acks.require(frozenset({2}))
+        ends = []
+        for connection in ("first", "second"):
+            acks.note(connection, 0, member=2, replica="store of 2")
+        for _ in range(3):
+            store.embedded.try_put(Message("T", b"x", wait_for_flush=False))
+            ends.append(store.log.max_offset)
+        acks.note("second", ends[2], member=2, replica="store of 2")
+        assert acks.by_member() == {2: ends[2]}  # the first one may be a connection that is lost
+        acks.note("first", ends[0], member=2, replica="store of 2")
+        assert acks.by_member() == {2: ends[0]}
+        acks.note("another store", ends[1], member=2, replica="another store")
+        acks.drop("first")
+        assert acks.by_member() == {2: ends[1]}
+
+
 def test_a_member_is_about_to_stop_if_its_latest_connection_says_so(store: BrokerStore) -> None:
     acks = store.replica_acks
     acks.note("old", 500, 2)

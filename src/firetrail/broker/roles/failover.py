@@ -17,7 +17,7 @@ from typing import Protocol
 from firetrail.broker.broker_config import BrokerConfig
 from firetrail.broker.replica.group_coordinator import group_coordinator
 from firetrail.broker.replica.replica_service import ReplicaService
-from firetrail.errors import FiretrailError, OlderMasterError
+from firetrail.errors import DivergedError, FiretrailError, OlderMasterError
 from firetrail.pace.reminders import Reminders
 from firetrail.remoting.connections.access import Access
 from firetrail.remoting.connections.remoting_client import RemotingClient
@@ -107,20 +107,28 @@ async def rewind_store(
 
     Raises:
         OlderMasterError: A confirmed message would be removed.
-        DivergedError: The logs have nothing in common.
+        DivergedError: The logs have nothing in common, or the store's log is damaged.
         FiretrailError: The master cannot be asked, or the store cannot be cut.
         OSError: A file cannot be written.
     """
 
     def check(plan: RewindPlan) -> None:
-        if plan.removed is not None and plan.removed.first < confirmed_end:
-            raise OlderMasterError(
-                f"the elected master {master.broker} lacks messages from offset "
-                f"{plan.removed.first} on, which all members of the in-sync set had confirmed up to"
-                f" {confirmed_end}: its store is older than the group, so nothing is removed here; "
-                "stop that member and replace its store with 'firetrail replica replace' or "
-                "'firetrail cluster replace'"
+        if plan.removed is None or plan.removed.first >= confirmed_end:
+            return
+        if plan.is_damaged:
+            raise DivergedError(
+                f"the log of this replica is damaged at offset {plan.cut.end}, so the messages "
+                f"after it cannot be compared with those of master {master.broker}; they were "
+                f"confirmed up to {confirmed_end}, so nothing is removed here; replace the store "
+                "of this replica with 'firetrail replica replace' or 'firetrail cluster replace'"
             )
+        raise OlderMasterError(
+            f"the elected master {master.broker} lacks messages from offset "
+            f"{plan.removed.first} on, which all members of the in-sync set had confirmed up to"
+            f" {confirmed_end}: its store is older than the group, so nothing is removed here; "
+            "stop that member and replace its store with 'firetrail replica replace' or "
+            "'firetrail cluster replace'"
+        )
 
     client = RemotingClient(access=access)
     try:

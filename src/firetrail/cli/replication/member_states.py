@@ -209,6 +209,8 @@ def _state_of_slave(status: ReplicaStatus, follower: FollowerReport) -> tuple[Me
     if follower.state != FollowerState.FOLLOWING.value:
         if group is not None and group.older_master:
             return MemberState.OLDER_MASTER, group.older_master
+        if follower.state == FollowerState.DIVERGED.value and status.damaged_records:
+            return MemberState.DAMAGED, f"{_damage(status)}; {follower.error}"
         obstacle = group.obstacle if group is not None and not group.member else ""
         return _FOLLOWERS[follower.state], obstacle or follower.error
     if status.damaged_records:

@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 from firetrail.errors import DivergedError, ReplicationError, StuckError
+from firetrail.format.columns import Check, Stop
 from firetrail.replication.log.epochs import EpochFile
 from firetrail.replication.replica.master_check import EMPTY_REMEDY, LogRange, Master
 from firetrail.store.evidence.dropped_records import DroppedRecords
 from firetrail.store.inspect.view import StoreView
-from firetrail.store.log.log_records import record_at
+from firetrail.store.log.log_records import is_good, record_at, scan_record
 from firetrail.store.log.segment_scan import record_offsets
 from firetrail.store.repair.truncation import LogCut, find_removed, truncate_store
 from firetrail.store.root.folder import check_not_in_use
@@ -33,6 +34,9 @@ class RewindPlan(NamedTuple):
     master: LogRange
     removed: DroppedRecords | None
     """The records that the master does not have; None if there are none."""
+    is_damaged: bool = False
+    """Whether the log is damaged after the last common record, so that what follows could not be
+    compared."""
 
 
 class RewindResult(NamedTuple):
@@ -72,7 +76,7 @@ async def plan_rewind(system: System, root: Path, master: Master) -> RewindPlan:
         removed = await asyncio.to_thread(find_removed, system, root, cut)
         if removed is not None:
             removed.loss.detail = "the master does not have them"
-        return RewindPlan(cut, view.end, there, removed)
+        return RewindPlan(cut, view.end, there, removed, _is_damaged(view, cut.end))
 
 
 async def rewind(
@@ -136,15 +140,36 @@ async def _common_point(view: StoreView, master: Master) -> tuple[LogCut, LogRan
 
 
 async def _last_same(view: StoreView, master: Master, offsets: Sequence[int]) -> int | None:
-    """Return the last of some offsets at which both have the same record; None if at none."""
+    """Return the last of some offsets at which both have the same record; None if at none.
+
+    A damaged record of the replica says nothing about the master's, so the next one is compared.
+    """
     low, high = 0, len(offsets)
     while low < high:
         middle = (low + high) // 2
-        if await master.record(offsets[middle]) == _own(view, offsets[middle]):
-            low = middle + 1
+        at = next((at for at in range(middle, high) if _is_good(view, offsets[at])), None)
+        if at is not None and await master.record(offsets[at]) == _own(view, offsets[at]):
+            low = at + 1
         else:
             high = middle
     return offsets[low - 1] if low else None
+
+
+def _is_good(view: StoreView, offset: int) -> bool:
+    return is_good(memoryview(_own(view, offset)), Check.RECORD)
+
+
+def _is_damaged(view: StoreView, offset: int) -> bool:
+    """Return whether there is a damaged record at an offset; at the end of a file, the next one's
+    first record is looked at."""
+    segment = view.log.find(offset)
+    while segment is not None and offset < view.end:
+        stop, _ = scan_record(segment, offset, Check.RECORD)
+        if stop is not Stop.BLANK:
+            return stop is not Stop.LIMIT
+        offset = segment.base + segment.size
+        segment = view.log.find(offset)
+    return False
 
 
 def _own(view: StoreView, offset: int) -> bytes:

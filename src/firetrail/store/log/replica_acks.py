@@ -176,8 +176,13 @@ class ReplicaAcks:
             return self._by_member()
 
     def _by_member(self) -> dict[int, int]:
-        # A member that has connected again counts with its latest connection.
-        return {ack.member: ack.offset for ack in self._acks.values() if ack.member != NO_MEMBER}
+        # Two processes with one number, such as brokers on copies of one folder: a message is
+        # on the member if both have it, because either may be elected.
+        ends: dict[int, int] = {}
+        for ack in self._counted():
+            if ack.member != NO_MEMBER:
+                ends[ack.member] = min(ack.offset, ends.get(ack.member, OFFSET_MAX))
+        return ends
 
     @property
     def leaving(self) -> frozenset[int]:
