@@ -291,7 +291,7 @@ class TestLimits:
         def fail(*args: object) -> None:
             raise RuntimeError("unforeseen")
 
-        monkeypatch.setattr("firetrail.remoting.connections.connection.Connection.is_late", fail)
+        monkeypatch.setattr(Connection, "handshake_deadline", property(fail))
         async with serving() as loopback, loopback.raw() as (reader, _):
             with contextlib.suppress(ConnectionResetError):
                 assert await reader.read(1) == b""

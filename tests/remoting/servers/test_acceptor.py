@@ -12,8 +12,8 @@ from firetrail.remoting.servers.client_limits import ConnectionLimits
 from firetrail.system import SYSTEM
 
 
-def connection(peer: str = "192.0.2.7:1") -> Mock:
-    return Mock(host=peer.partition(":")[0], peer=peer)
+def connection(peer: str = "192.0.2.7:1", deadline: float | None = None) -> Mock:
+    return Mock(host=peer.partition(":")[0], peer=peer, handshake_deadline=deadline)
 
 
 def accepting(limits: ConnectionLimits | None = None) -> Acceptor[Mock]:
@@ -39,6 +39,25 @@ async def test_the_check_of_one_connection_does_not_end_those_of_others(
     await accepts.disconnect(0.0)
     assert "192.0.2.7:1 could not be checked; it is disconnected" in caplog.text
     assert accepts.connections == {other}
+
+
+async def test_a_client_that_is_late_with_the_handshake_is_dropped(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(acceptor, "SWEEP_S", 0.001)
+    accepts = accepting()
+    now = asyncio.get_running_loop().time()
+    late, timely = connection(deadline=now - 1), connection("192.0.2.8:1", now + 100)
+    late.drop.side_effect = lambda reason: accepts.closed(late)
+    accepts.opened(late)
+    accepts.opened(timely)
+    await accepts.listen("127.0.0.1", 0)
+    await until(lambda: late.drop.called and timely.check.called)
+    accepts.close()
+    await accepts.disconnect(0.0)
+    (reason,) = late.drop.call_args.args
+    assert "not finished, the TLS handshake in time" in reason
+    assert not late.check.called and not timely.drop.called
 
 
 async def test_a_connection_beyond_the_limit_is_refused_and_never_counted() -> None:

@@ -311,9 +311,6 @@ class GrpcConnection(asyncio.Protocol):
     def check(self, now: float) -> None:
         """Close the connection if the client is idle, dead or too slow."""
         limits = self._limits
-        if self._tls is not None and self._tls.deadline is not None and now > self._tls.deadline:
-            self.drop("it has not begun, or not finished, the TLS handshake in time")
-            return
         if self._is_held or self.http2.is_over:
             self._check_reads(now)
         else:
@@ -455,6 +452,11 @@ class GrpcConnection(asyncio.Protocol):
     def certificate_user(self) -> str | None:
         """The user that the verified certificate of the client names; None if there is none."""
         return self._tls.user if self._tls is not None else None
+
+    @property
+    def handshake_deadline(self) -> float | None:
+        """The time of the event loop by which the TLS handshake has to end; None if it has."""
+        return None if self._tls is None else self._tls.deadline
 
     @property
     def is_encrypted(self) -> bool:

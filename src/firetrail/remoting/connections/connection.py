@@ -291,9 +291,10 @@ class Connection(asyncio.Protocol):
         """Whether the peer speaks TLS."""
         return self._tls is not None and self._tls.is_open
 
-    def is_late(self, now: float) -> bool:
-        """Whether the peer takes too long for its first byte, or for the TLS handshake."""
-        return self._tls is not None and self._tls.deadline is not None and now > self._tls.deadline
+    @property
+    def handshake_deadline(self) -> float | None:
+        """The time of the event loop by which the TLS handshake has to end; None if it has."""
+        return None if self._tls is None else self._tls.deadline
 
     def send(self, command: RemotingCommand) -> None:
         """Send a command; raise ProtocolError if it cannot be encoded."""

@@ -22,6 +22,7 @@ from firetrail.tls.server_tls import ServerTls
 SWEEP_S = 1.0
 """Interval at which idle, dead and slow clients are looked for."""
 _POLL_S = 0.005
+_LATE = "it has not begun, or not finished, the TLS handshake in time"
 
 _log = logging.getLogger(__name__)
 
@@ -36,6 +37,10 @@ class AcceptedConnection(Protocol):
     @property
     def peer(self) -> str:
         """The address and port of the client."""
+
+    @property
+    def handshake_deadline(self) -> float | None:
+        """The time of the event loop by which the TLS handshake has to end; None if it has."""
 
     def abort(self) -> None:
         """Close the connection at once."""
@@ -53,7 +58,8 @@ class Acceptor(Generic[C]):
     Args:
         connected: Returns the protocol of each accepted connection, which calls :meth:`opened` and
             :meth:`closed`.
-        check: Ends a connection if it is idle, dead or slow at a time of the event loop.
+        check: Ends a connection if it is idle, dead or slow at a time of the event loop. Those that
+            are late with the TLS handshake are dropped before.
         limits: The limits of clients.
         system: The clock, and the limit of descriptors.
         tls: The TLS of the ports, whose files are looked at again. Default: none.
@@ -179,7 +185,11 @@ class Acceptor(Generic[C]):
         now = asyncio.get_running_loop().time()
         for connection in list(self.connections):
             try:
-                self._check(connection, now)
+                deadline = connection.handshake_deadline
+                if deadline is not None and now > deadline:
+                    connection.drop(_LATE)
+                else:
+                    self._check(connection, now)
             except Exception as error:
                 text = f"{connection.peer} could not be checked; it is disconnected"
                 log_unexpected(text, error, "check")

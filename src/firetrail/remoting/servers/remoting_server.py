@@ -219,8 +219,6 @@ class RemotingServer:
         began = None if connection.is_held else connection.unfinished_since
         if began is not None and now - began > self._limits.frame_s:
             connection.drop(f"a frame did not arrive within {self._limits.frame_s:g} s")
-        elif connection.is_late(now):
-            connection.drop("it has not begun, or not finished, the TLS handshake in time")
         elif now - connection.last_heard > 2 * self._limits.idle_s:
             connection.abort()  # the close below waits for data that the peer never reads
         elif now - connection.last_heard > self._limits.idle_s:
