@@ -26,6 +26,8 @@ from firetrail.format.files.timer import (
     encode_slot,
     encode_unit,
     encode_unsealed,
+    log_fault,
+    slot_fault,
     units_per_file,
 )
 from firetrail.format.values.javahash import java_hash
@@ -104,3 +106,28 @@ def test_impossible_checkpoints_are_refused(raw: bytes, message: str) -> None:
 )
 def test_other_bytes_are_no_units(unit: TimerUnit) -> None:
     assert not unit.is_valid
+
+
+@pytest.mark.parametrize(
+    ("files", "end", "fault"),
+    [
+        ([], 0, None),
+        ([], 1, "do not reach the position 1"),
+        ([(0, 100), (100, 100)], 0, None),
+        ([(0, 100), (100, 100)], 200, None),
+        ([(0, 100), (100, 100)], 201, "do not reach the position 201"),
+        ([(100, 100), (200, 100)], 99, "do not reach the position 99"),
+        ([(0, 100), (200, 100)], 250, f"the file {100:020} is missing"),
+    ],
+)
+def test_the_files_of_a_log_are_all_there(
+    files: list[tuple[int, int]], end: int, fault: str | None
+) -> None:
+    found = log_fault(end, files)
+    assert found == fault if fault is None else fault in (found or "")
+
+
+def test_a_slot_is_in_its_place() -> None:
+    slot = TimerSlot(107, 0, 0, 1, 0)
+    assert slot_fault(7, slot, 100) is None
+    assert slot_fault(8, slot, 100) == "the slot has the impossible time 107"

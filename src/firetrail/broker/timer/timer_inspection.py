@@ -7,7 +7,6 @@ every record that waits is in the wheel, and nothing else is.
 
 from collections.abc import Iterator
 from contextlib import closing
-from itertools import pairwise
 from typing import NamedTuple
 
 from firetrail.broker.timer.wheel import used_slots
@@ -29,6 +28,8 @@ from firetrail.format.files.timer import (
     decode_check,
     decode_unit,
     encode_slot,
+    log_fault,
+    slot_fault,
     units_per_file,
 )
 from firetrail.format.files.timer_seal import (
@@ -175,16 +176,9 @@ class TimerInspection:
         starts = {parse_segment_name(name): size for name, size in sizes.items()}
         files = sorted((start, size) for start, size in starts.items() if start is not None)
         end = self._check.log_position
-        first = files[0][0] if files else 0
-        if end > (sum(files[-1]) if files else 0) or end < first:
-            detail = f"its files do not reach the position {end}, up to which they were synced"
-            self._note(LOG, 0, ProblemKind.TIMER_FILE, detail)
+        if fault := log_fault(end, files):
+            self._note(LOG, 0, ProblemKind.TIMER_FILE, fault)
             return
-        for (start, size), (following, _) in pairwise(files):
-            if start + size != following:
-                detail = f"the file {start + size:020} is missing"
-                self._note(LOG, 0, ProblemKind.TIMER_FILE, detail)
-                return
         numbers = sum(_units_before(end, start, size) for start, size in files)
         number = self._check.queue_offset - numbers
         with closing(self._view.open_queue(TIMER_TOPIC, TIMER_QUEUE)) as queue:
@@ -254,9 +248,8 @@ class TimerInspection:
         total = 0
         for index, slot in _slots(self._view, wheel_slots):
             total = added(total, slot_sum(encode_slot(slot)))
-            if slot.time % wheel_slots != index:
-                detail = f"the slot has the impossible time {slot.time}"
-                self._note(WHEEL, index * SLOT.size, ProblemKind.TIMER_SLOT, detail)
+            if fault := slot_fault(index, slot, wheel_slots):
+                self._note(WHEEL, index * SLOT.size, ProblemKind.TIMER_SLOT, fault)
             else:
                 found[slot.time * self._precision_ms] = slot
         for slot in self._seal.following:  # a crash may have emptied them, which is undone
@@ -271,9 +264,9 @@ class TimerInspection:
         for time_ms in found:
             self._note_slot(time_ms, wheel_slots, "the slot refers to messages that do not wait")
         is_closed = self._view.state is StoreState.CLOSED
-        if is_closed and total != self._seal.total and not self._problems:
-            detail = "its slots are not those that were saved"
-            self._note(WHEEL, 0, ProblemKind.TIMER_SLOT, detail)
+        fault = self._seal.fault(total)
+        if is_closed and fault and not self._problems:
+            self._note(WHEEL, 0, ProblemKind.TIMER_SLOT, fault)
 
     def _note_slot(self, time_ms: int, wheel_slots: int, detail: str) -> None:
         index = time_ms // self._precision_ms % wheel_slots

@@ -16,6 +16,7 @@ from firetrail.format.files.timer import (
     decode_unit,
     encode_blank,
     encode_unit,
+    log_fault,
     units_per_file,
 )
 from firetrail.storage.growth import Growth
@@ -42,15 +43,9 @@ class TimerLog:
             SegmentSizeError: A file has another size than the others.
         """
         self._files.load()
-        last = self._files.last
-        if end > (last.end if last is not None else 0) or end < self._files.min_offset:
-            raise StoreDamagedError(
-                str(self._files.folder),
-                0,
-                end,
-                f"its files do not reach the position {end}, up to which they were synced",
-                self._files.remedy,
-            )
+        fault = log_fault(end, [(file.base, file.size) for file in self._files.segments])
+        if fault:
+            raise StoreDamagedError(str(self._files.folder), 0, end, fault, self._files.remedy)
 
     @property
     def end(self) -> int:

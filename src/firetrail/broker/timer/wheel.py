@@ -22,6 +22,7 @@ from firetrail.format.files.timer import (
     TimerSlot,
     decode_slot,
     encode_slot,
+    slot_fault,
 )
 from firetrail.format.files.timer_seal import NEXT_SLOTS, WheelSeal, added, slot_sum
 from firetrail.system import Files
@@ -88,8 +89,8 @@ class TimerWheel:
         self._descriptor = self._files.open(self._path, writable=True)
         self._forget_sums()
         for index, slot in used_slots(self._files, self._descriptor, self._slots):
-            if slot.time % self._slots != index:
-                raise self._damaged(index, f"the slot has the impossible time {slot.time}")
+            if fault := slot_fault(index, slot, self._slots):
+                raise self._damaged(index, fault)
             self._sums[index] = slot_sum(encode_slot(slot))
             self._total = added(self._total, self._sums[index])
             self.waiting += slot.waiting
@@ -120,8 +121,8 @@ class TimerWheel:
         for slot in seal.following:
             if self.get(slot.time * self._precision_ms) is None:
                 self._set(slot)
-        if self._total != seal.total:
-            raise self._damaged(0, "its slots are not those that were saved")
+        if fault := seal.fault(self._total):
+            raise self._damaged(0, fault)
 
     def _damaged(self, index: int, detail: str) -> WheelDamagedError:
         return WheelDamagedError(str(self._path), index * SLOT.size, None, detail, REBUILT)

@@ -17,7 +17,7 @@ from firetrail.errors import (
 )
 from firetrail.format import compression
 from firetrail.format.batch import BatchItem, decode_batch, encode_batch
-from firetrail.format.kernels.draft import Message
+from firetrail.format.kernels.draft import Message, check_int32
 from firetrail.format.layout import BATCH_ITEM, COMPRESSED, MAX_PROPERTIES, TRANSACTION_PREPARED
 from firetrail.format.message_types import (
     MessageType,
@@ -39,7 +39,7 @@ from firetrail.format.properties import (
 )
 from firetrail.format.values.arguments import instance, number, several
 from firetrail.format.values.ids import encode_unique_id
-from firetrail.format.values.integers import INT32_MAX, INT32_MIN
+from firetrail.format.values.integers import INT32_MAX
 from firetrail.format.values.truths import truth_text
 from firetrail.remoting.messages.bodies import MessageQueue
 from firetrail.remoting.messages.headers import DEFAULT_QUEUES, SendHeaderV2, SendResponse
@@ -247,8 +247,7 @@ def _check(message: Message, queue: MessageQueue | None) -> None:
     for name in ("sys_flag", "born_host", "reconsume_times", "prepared_offset"):
         if getattr(message, name):
             raise IllegalMessageError(name, "is set by the broker; a producer cannot send it")
-    if not INT32_MIN <= message.flag <= INT32_MAX:
-        raise IllegalMessageError("flag", f"{message.flag} is not a signed number of 32 bits")
+    check_int32("flag", message.flag)
 
 
 def encoded(topic: str, items: bytes, sys_flag: int = 0) -> OutgoingMessage:

@@ -8,6 +8,8 @@ of ``timerlog/``, and each unit points to a record of the topic ``rmq_sys_wheel_
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import pairwise
 from struct import Struct
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -135,6 +137,32 @@ def encode_slot(slot: TimerSlot) -> bytes:
 def decode_slot(buffer: ReadableBuffer, at: int = 0) -> TimerSlot:
     """Decode the slot at byte ``at``; any 32 bytes decode."""
     return TimerSlot._make(SLOT.unpack_from(buffer, at))
+
+
+def slot_fault(index: int, slot: TimerSlot, slots: int) -> str | None:
+    """Return why the slot at a place of a wheel cannot be right; None if nothing is wrong.
+
+    Args:
+        index: The place.
+        slot: The slot that is in use there.
+        slots: The number of slots of the wheel.
+    """
+    return f"the slot has the impossible time {slot.time}" if slot.time % slots != index else None
+
+
+def log_fault(end: int, files: Sequence[tuple[int, int]]) -> str | None:
+    """Return why the files of a timer's log are not all; None if nothing is missing.
+
+    Args:
+        end: The position up to which the log is written.
+        files: Position and size of each file, in order.
+    """
+    if end > (sum(files[-1]) if files else 0) or end < (files[0][0] if files else 0):
+        return f"its files do not reach the position {end}, up to which they were synced"
+    for (start, size), (following, _) in pairwise(files):
+        if start + size != following:
+            return f"the file {start + size:020} is missing"
+    return None
 
 
 def encode_blank(remaining: int) -> bytes:

@@ -46,6 +46,10 @@ class WheelSeal(NamedTuple):
     total: int = 0
     following: tuple[TimerSlot, ...] = ()
 
+    def fault(self, total: int) -> str | None:
+        """Return why a wheel whose slots have this sum is another one; None if it is the same."""
+        return None if total == self.total else "its slots are not those that were saved"
+
 
 class FlippedBit(NamedTuple):
     """A flipped bit in a ``timercheck`` of Firetrail.

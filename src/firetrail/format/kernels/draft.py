@@ -299,9 +299,9 @@ class Draft(RecordFields):
             body = _plain_body(body)
         if message.queue_id < 0 or message.queue_id > _INT32_MAX:
             raise IllegalMessageError("queue_id", f"{message.queue_id} is not in 0..{INT32_MAX}")
-        _check_int32("flag", message.flag)
-        _check_int32("sys_flag", message.sys_flag)
-        _check_int32("reconsume_times", message.reconsume_times)
+        check_int32("flag", message.flag)
+        check_int32("sys_flag", message.sys_flag)
+        check_int32("reconsume_times", message.reconsume_times)
         self.may_delay = message.delay_level != 0 or (
             (message.raw_properties is not None or message.properties is not None)
             and _DELAY_NAME in properties
@@ -342,8 +342,9 @@ class Draft(RecordFields):
             )
 
 
-@cython.cfunc
-def _check_int32(field: str, value: cython.longlong) -> cython.bint:
+@cython.ccall
+def check_int32(field: str, value: cython.longlong) -> cython.bint:
+    """Raise IllegalMessageError unless the value of a field fits into 32 bits."""
     if value < _INT32_MIN or value > _INT32_MAX:
         raise IllegalMessageError(field, f"{value} is not a signed number of 32 bits")
     return True

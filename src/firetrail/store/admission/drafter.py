@@ -10,7 +10,7 @@ from typing import Self
 from firetrail.errors import FormatError, IllegalMessageError, PropertiesTooLongError
 from firetrail.format import layout
 from firetrail.format.batch import BatchItem, decode_batch, encode_batch, has_property
-from firetrail.format.kernels.draft import Draft, DraftRules, Message
+from firetrail.format.kernels.draft import Draft, DraftRules, Message, check_int32
 from firetrail.format.kernels.encode import RecordFields, measure_batch
 from firetrail.format.light import (
     LIGHT_PREFIX,
@@ -134,9 +134,7 @@ def _item(position: int, message: Message) -> BatchItem:
     if len(properties) > layout.MAX_PROPERTIES:
         detail = f"{len(properties)} bytes, at most {layout.MAX_PROPERTIES}"
         raise PropertiesTooLongError(f"properties of message {position}", detail)
-    if not INT32_MIN <= message.flag <= INT32_MAX:
-        detail = f"{message.flag} is not a signed number of 32 bits"
-        raise IllegalMessageError(f"flag of message {position}", detail)
+    check_int32(f"flag of message {position}", message.flag)
     return BatchItem(message.flag, bytes(message.body), properties)
 
 
