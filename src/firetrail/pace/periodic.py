@@ -48,6 +48,11 @@ class GuardedStep:
         self.failures = 0
         self._since_success = 0
 
+    @property
+    def is_failing(self) -> bool:
+        """Whether the step failed when it was run last."""
+        return self._since_success > 0
+
     async def run(self) -> Any:
         """Return the result of the step; None if it fails."""
         try:
@@ -58,8 +63,8 @@ class GuardedStep:
             self._note(error)
             return None
         if self._since_success and self._reminders is not None:
-            self._since_success = 0
             self._reminders.forget()
+        self._since_success = 0
         return result
 
     def _note(self, error: Exception) -> None:

@@ -206,8 +206,9 @@ class _Keeper:
         """Nothing is watched."""
 
 
+@pytest.mark.parametrize("kind", [StoreError, RuntimeError])
 async def test_a_change_that_fails_again_and_again_is_logged_once(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    kind: type[Exception], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(failover, "RETRY_S", 0.001)
     monkeypatch.setattr(failover, "RETRY_MAX_S", 0.01)
@@ -215,7 +216,7 @@ async def test_a_change_that_fails_again_and_again_is_logged_once(
 
     async def fail(self: Failover, group: object) -> None:
         attempts.append(len(attempts))
-        raise StoreError(f"attempt {attempts[-1]} does not work")
+        raise kind(f"attempt {attempts[-1]} does not work")
 
     monkeypatch.setattr(Failover, "_adapt", fail)
     keeper = cast(LeaseKeeper, _Keeper())
@@ -224,6 +225,7 @@ async def test_a_change_that_fails_again_and_again_is_logged_once(
     await until(lambda: len(attempts) > 4)
     await changes.stop()
     assert changes._retry_s == 0.01
+    assert bool(caplog.records[0].exc_info) is (kind is RuntimeError)
     assert caplog.messages == [
-        "the role of this broker cannot be changed: attempt 0 does not work; will retry"
+        "the role of this broker cannot be changed; it is tried again: attempt 0 does not work"
     ]

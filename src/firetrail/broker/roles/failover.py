@@ -17,8 +17,8 @@ from typing import Protocol
 from firetrail.broker.broker_config import BrokerConfig
 from firetrail.broker.replica.group_coordinator import group_coordinator
 from firetrail.broker.replica.replica_service import ReplicaService
-from firetrail.errors import DivergedError, FiretrailError, OlderMasterError
-from firetrail.pace.reminders import Reminders
+from firetrail.errors import DivergedError, OlderMasterError
+from firetrail.pace.periodic import GuardedStep, woken
 from firetrail.remoting.connections.access import Access
 from firetrail.remoting.connections.remoting_client import RemotingClient
 from firetrail.remoting.messages.bodies import MASTER_ID
@@ -174,7 +174,12 @@ class Failover:
         self._lease_s = config.ha_lease_s
         self._changed = asyncio.Event()
         self._retry_s = RETRY_S
-        self._reminders = Reminders(asyncio.get_running_loop().time)
+        self._looking = GuardedStep(
+            self._look,
+            "the role of this broker cannot be changed; it is tried again",
+            _log,
+            level=logging.WARNING,
+        )
         self._is_stopping = False
         self._task: asyncio.Task[None] | None = None
         self._older: tuple[MasterAddress, str] | None = None
@@ -208,23 +213,16 @@ class Failover:
     async def _run(self) -> None:
         while not self._is_stopping:
             self._changed.clear()
-            self._keeper.beat()
-            try:
-                await self._adapt(self._keeper.status)
-                pause_s, self._retry_s = POLL_S, RETRY_S
-                self._reminders.forget()
-            except Exception as error:
-                is_known = isinstance(error, FiretrailError)
-                if not is_known or self._reminders.is_due(str(error)):
-                    _log.warning(
-                        "the role of this broker cannot be changed: %s; will retry",
-                        str(error) or type(error).__name__,
-                        exc_info=not is_known,
-                    )
+            await self._looking.run()
+            if self._looking.is_failing:
                 pause_s, self._retry_s = self._retry_s, min(2 * self._retry_s, RETRY_MAX_S)
-            with suppress(TimeoutError):
-                async with asyncio.timeout(pause_s):
-                    await self._changed.wait()
+            else:
+                pause_s, self._retry_s = POLL_S, RETRY_S
+            await woken(self._changed, pause_s)
+
+    async def _look(self) -> None:
+        self._keeper.beat()
+        await self._adapt(self._keeper.status)
 
     async def _adapt(self, group: GroupStatus) -> None:
         """React to the state of the group."""
