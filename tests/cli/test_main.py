@@ -2,8 +2,10 @@
 
 import argparse
 import os
+import re
 import subprocess
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -35,6 +37,16 @@ def failing(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     monkeypatch.setattr(cli, "COMMANDS", ("fail",))
     monkeypatch.setattr(cli, "load_command", lambda name: command)
     return state
+
+
+def test_every_module_of_a_command_is_a_command() -> None:
+    folder = Path(cli.__file__).parent
+    found = {
+        path.stem.replace("_", "-"): path.parent.name
+        for path in folder.glob("*/*.py")
+        if re.search(r"^def add_parser\(subparsers:", path.read_text("utf-8"), re.MULTILINE)
+    }
+    assert found == cli.COMMANDS
 
 
 def test_a_command_imports_no_other() -> None:

@@ -9,6 +9,7 @@ from firetrail.auth.credentials import Credentials
 from firetrail.broker.broker import Broker
 from firetrail.broker.broker_config import BrokerConfig
 from firetrail.cli.compatibility_page import with_lists
+from firetrail.proxy.calls.grpc_guard import CALL_NEEDS
 from firetrail.remoting.messages.requests import REQUESTS, RequestTarget
 from firetrail.remoting.wire.codes import PLAIN_CODES, RequestCode
 
@@ -48,3 +49,9 @@ def test_the_list_of_other_codes_has_only_unknown_ones() -> None:
     assert len(codes) == len(set(codes)) > 0
     known = set(RequestCode).intersection(codes)
     assert not known, "remove these codes from the list: they are in the table of requests now"
+
+
+def test_the_list_of_grpc_calls_is_complete() -> None:
+    section = PAGE.read_text("utf-8").partition("\n### Calls\n")[2].partition("\n### ")[0]
+    listed = re.findall(r"[A-Z]\w+", section.partition(":")[2])
+    assert sorted(listed) == sorted(CALL_NEEDS)

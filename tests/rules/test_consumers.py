@@ -12,6 +12,7 @@ from firetrail.broker.broker_config import BrokerConfig
 from firetrail.remoting.messages.bodies import (
     LockBody,
     MessageQueue,
+    QueryAssignmentBody,
     SubscriptionGroupConfig,
     TopicConfig,
 )
@@ -184,3 +185,18 @@ async def test_locks_are_granted_all_the_same(
     body = LockBody("CG", "c1", [MessageQueue("T", "broker-a", 0)]).encode()
     answer = await talk.ask(RequestCode.LOCK_BATCH_MQ, body=body)
     assert answer.code == 0 and b'"queueId":0' in answer.content
+
+
+@rows
+@pytest.mark.parametrize("strategy", ["AVG", "AVG_BY_CIRCLE"])
+async def test_assignments_are_answered_all_the_same(
+    strategy: str, remark: str, change: Situation, code: ResponseCode, talk: Talk
+) -> None:
+    """As in RocketMQ: the queues of the route are divided among the consumers of a group, which
+    hands out no messages, and the requests that follow are refused."""
+    await fill(talk, "T", b"0")
+    await talk.beat("CG", client_id="c1", subscriptions={"T": "*"})
+    change(talk)
+    body = QueryAssignmentBody("T", "CG", "c1", strategy).encode()
+    answer = await talk.ask(RequestCode.QUERY_ASSIGNMENT, body=body)
+    assert answer.code == 0
