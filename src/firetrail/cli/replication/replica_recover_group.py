@@ -43,7 +43,8 @@ member becomes the master, and the others follow it. What they remove is kept in
 dropped-<time> in their stores.
 
 A member that does not answer has to be named with --without. If it has messages that the chosen one
-lacks, it refuses to follow when it comes back, and keeps them.
+lacks, it refuses to follow when it comes back, and keeps them; the others go on without it, and
+'firetrail replica replace' gives it an empty store.
 
 Exit code 0: the chosen member is the master, or with --dry-run, it could be; 2: nothing was
 changed."""
