@@ -5,7 +5,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from firetrail.errors import IllegalMessageError
-from firetrail.format.properties import decode_properties, encode_properties, get_property
+from firetrail.format.properties import (
+    closed_properties,
+    decode_properties,
+    encode_pairs,
+    encode_properties,
+    get_property,
+)
 
 # As 4.9.8 wrote it for the first message of the golden store: no separator at the end.
 GOLDEN = (
@@ -99,3 +105,17 @@ def test_properties_that_cannot_be_stored_are_refused(
     with pytest.raises(IllegalMessageError) as caught:
         encode_properties(properties)
     assert message in str(caught.value)
+
+
+@given(properties)
+def test_more_properties_can_follow_closed_ones(before: dict[str, str]) -> None:
+    raw = encode_properties(before)
+    assert closed_properties(raw) == raw
+    assert closed_properties(raw[:-1] if raw else raw) == raw
+
+
+@given(st.lists(st.tuples(parts, parts), max_size=6))
+def test_pairs_are_encoded_as_they_are(pairs: list[tuple[str, str]]) -> None:
+    raw = encode_pairs(pairs)
+    assert raw == b"".join(encode_properties({name: value}) for name, value in pairs)
+    assert decode_properties(raw) == dict(pairs)

@@ -15,7 +15,7 @@ from firetrail.format.layout import PROPERTY_CRC_MARK, PROPERTY_CRC_NAME
 from firetrail.format.values.javahash import java_text
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from _typeshed import ReadableBuffer
 
@@ -118,6 +118,19 @@ def encode_properties(properties: Mapping[str, str]) -> bytes:
         return text.encode()
     except UnicodeEncodeError:
         raise _reason(properties) from None
+
+
+def encode_pairs(pairs: Iterable[tuple[str, str]]) -> bytes:
+    """Return the stored form of names and values that were read, which are not checked again.
+
+    A name may occur several times.
+    """
+    return "".join([name + NAME_END + value + VALUE_END for name, value in pairs]).encode()
+
+
+def closed_properties(raw: bytes) -> bytes:
+    """Return the stored form with the last ``\\x02``, so that more properties can follow."""
+    return raw + b"\x02" if raw and not raw.endswith(b"\x02") else raw
 
 
 def decode_properties(raw: ReadableBuffer) -> dict[str, str]:

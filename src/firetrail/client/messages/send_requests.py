@@ -32,6 +32,7 @@ from firetrail.format.properties import (
     TRAN_MSG,
     UNIQ_KEY,
     WAIT,
+    closed_properties,
     decode_properties,
     encode_properties,
     get_property,
@@ -314,9 +315,7 @@ def needs_pause(error: OSError | RequestError) -> bool:
 
 def _properties(message: Message, ids: Iterator[str]) -> tuple[bytes, str]:
     """Return the encoded properties, with an id, and the id."""
-    raw = message.encode_properties()
-    if raw and not raw.endswith(b"\x02"):
-        raw += b"\x02"
+    raw = closed_properties(message.encode_properties())
     message_id = get_property(raw, UNIQ_KEY)
     if message_id is None:
         message_id = next(ids)

@@ -13,6 +13,7 @@ except ImportError:
 
 from firetrail.errors import FormatError
 from firetrail.format import layout
+from firetrail.format.properties import closed_properties
 
 if cython.compiled:
     import cython.cimports.firetrail.format.kernels._constants as k
@@ -90,9 +91,7 @@ def measure_batch(
 
 def with_crc_room(properties: bytes) -> bytes:
     """Return ``properties`` with zeros where :meth:`RecordWriter.seal` writes the property CRC."""
-    if properties and not properties.endswith(b"\x02"):
-        properties += b"\x02"
-    return properties + bytes(layout.PROPERTY_CRC_SIZE)
+    return closed_properties(properties) + bytes(layout.PROPERTY_CRC_SIZE)
 
 
 @cython.cfunc

@@ -27,6 +27,7 @@ from pyspark.sql import SparkSession
 from firetrail.errors import LakeError, StoreError
 from firetrail.format.kernels.encode import RecordFields, RecordWriter
 from firetrail.format.names import COMMIT_LOG, segment_name
+from firetrail.format.properties import encode_pairs
 from firetrail.format.values.delay import DelayLevels
 from firetrail.format.values.hosts import pack_ip, parse_host
 from firetrail.pipeline.lakes.lake import Lake
@@ -337,7 +338,7 @@ def _write_rows(
         born_time, born_host, store_time, store_host, reconsumed, prepared, body, items, opened = (
             rest
         )
-        properties = b"".join(b"%b\x01%b\x02" % (k.encode(), v.encode()) for k, v in items)
+        properties = encode_pairs(items)
         written = RecordFields(
             name.encode(),
             hosts.get(born_host) or hosts.setdefault(born_host, _host(born_host)),

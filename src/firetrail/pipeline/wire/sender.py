@@ -26,7 +26,7 @@ from firetrail.format.kernels.draft import Draft
 from firetrail.format.layout import MAX_PROPERTIES
 from firetrail.format.message_types import is_delayed, may_be_delayed
 from firetrail.format.names import check_topic
-from firetrail.format.properties import decode_properties, encode_properties
+from firetrail.format.properties import closed_properties, decode_properties, encode_properties
 from firetrail.pipeline.sink.overrides import prefer_columns
 from firetrail.pipeline.sink.row_checks import check_rows
 from firetrail.pipeline.sink.sink_columns import WireSinkOptions
@@ -173,9 +173,7 @@ class Sender:
         for row in rows_of(batch):
             message = message_of(row, row["queue_id"] or 0)
             draft = Draft(message, message.topic.encode(), self._drafter.rules)
-            raw = message.encode_properties()
-            if raw and not raw.endswith(b"\x02"):
-                raw += b"\x02"
+            raw = closed_properties(message.encode_properties())
             if self._ids is not None:
                 raw += self._ids.next(message.topic, draft.body, raw)
             _check_length(len(raw))

@@ -29,6 +29,7 @@ from firetrail.format.properties import (
     REAL_QID,
     REAL_TOPIC,
     WAIT,
+    closed_properties,
     decode_properties,
     get_property,
     replace_properties,
@@ -197,9 +198,7 @@ class Drafter:
                 "batch", f"it has {len(batch.body)} bytes, at most {self.rules.body_max}"
             )
         items = bytes(without_crcs(batch.body))
-        shared = without_crc(batch.shared_properties)
-        if shared and not shared.endswith(b"\x02"):
-            shared += b"\x02"
+        shared = closed_properties(without_crc(batch.shared_properties))
         born_host = encode_host(batch.born_host) if batch.born_host else store_host
         born_flag = layout.BORN_HOST_V6 if len(born_host) == layout.HOST_V6_SIZE else 0
         try:

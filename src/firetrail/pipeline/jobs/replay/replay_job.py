@@ -26,7 +26,7 @@ from firetrail.format import layout, properties
 from firetrail.format.batch import BatchItem, encode_batch
 from firetrail.format.kernels.properties import join_properties
 from firetrail.format.names import check_topic, name_server
-from firetrail.format.properties import decode_properties, encode_properties
+from firetrail.format.properties import closed_properties, decode_properties, encode_properties
 from firetrail.format.record import Record, decode_message
 from firetrail.pipeline.failures import original_errors
 from firetrail.pipeline.jobs.archive.archive_job import anchor_of
@@ -343,6 +343,4 @@ def _properties(record: Record) -> bytes:
     if any(name in raw for name in _LEFT_OUT_BYTES):
         kept = {n: v for n, v in decode_properties(raw).items() if n not in _LEFT_OUT}
         raw = join_properties(kept).encode()
-    if raw and not raw.endswith(b"\x02"):
-        raw += b"\x02"
-    return raw + encode_properties({ORIGIN: record.message_id})
+    return closed_properties(raw) + encode_properties({ORIGIN: record.message_id})
