@@ -14,8 +14,10 @@ from tests.access.actors import SECRET, Peer, acl, credentials, signed
 from tests.helpers import FaultyFiles, ManualClock, eventually
 
 from firetrail.access.audit import audit_trail
+from firetrail.access.audit.audit_details import _DETAILED
 from firetrail.access.audit.audit_log import AuditLog
 from firetrail.access.implied_permissions import PUB, SUB, topic_need
+from firetrail.access.rules import RULES
 from firetrail.access.user_bodies import UserInfo
 from firetrail.auth.caller import Caller
 from firetrail.auth.policies import User
@@ -29,6 +31,8 @@ from firetrail.remoting.messages.bodies import (
     TopicConfig,
     TopicConfigList,
 )
+from firetrail.remoting.messages.requests import REQUESTS
+from firetrail.remoting.messages.typed_header import NoHeader
 from firetrail.remoting.wire.codes import RequestCode as Code
 from firetrail.remoting.wire.command import RemotingCommand
 from firetrail.settings.audit_settings import AuditSettings
@@ -465,3 +469,15 @@ def test_the_thread_ends(tmp_path: Path) -> None:
     log.stop()
     names = {thread.name for thread in threading.enumerate()}
     assert not names & {"firetrail-audit", "firetrail-strangers"}
+
+
+def test_every_request_with_its_subject_in_its_body_has_details() -> None:
+    """Without a header, an event would say only that there was a request."""
+    without_body = {
+        *(code for code in RULES if Code(code).name.startswith("GET_")),
+        Code.CLEAN_EXPIRED_CONSUMEQUEUE,
+        Code.CLEAN_UNUSED_TOPIC,
+        Code.DELETE_EXPIRED_COMMITLOG,
+    }
+    in_body = {code for code in RULES if REQUESTS[code].header is NoHeader} - without_body
+    assert in_body <= _DETAILED.keys()
