@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from firetrail.replication.group.election import LeaseTiming
 from firetrail.replication.group.group_view import (
     Candidate,
+    ConfirmedNote,
     GroupView,
     InSyncSet,
     LeaseHolder,
@@ -31,6 +32,7 @@ class EngineBackup:
     expires_at: dict[str, float] = field(default_factory=dict)
     identities: dict[int, str] = field(default_factory=dict)
     reports: dict[int, MemberReport] = field(default_factory=dict)
+    confirmed: ConfirmedNote | None = None
 
 
 @dataclass
@@ -44,6 +46,7 @@ class SimulatedEngine:
     expires_at: dict[str, float] = field(default_factory=dict)  # leases by token
     identities: dict[int, str] = field(default_factory=dict)
     reports: dict[int, MemberReport] = field(default_factory=dict)
+    confirmed: ConfirmedNote | None = None
     successor: int = 0
     named_until: float = 0.0  # when the entry of the successor vanishes
 
@@ -51,8 +54,21 @@ class SimulatedEngine:
         self.expire()
         identities, reports = dict(self.identities), dict(self.reports)
         return GroupView(
-            self.revision, self.holder, self.in_sync, identities, reports, self.successor
+            self.revision,
+            self.holder,
+            self.in_sync,
+            identities,
+            reports,
+            self.successor,
+            confirmed=self.confirmed,
         )
+
+    def note_confirmed(self, epoch: int, note: ConfirmedNote) -> GroupView:
+        self.expire()
+        if self.holder is not None and self.holder.epoch == epoch:
+            self.revision += 1
+            self.confirmed = note
+        return self.view()
 
     def leave(self, epoch: int, successor: int) -> GroupView:
         """Delete the entry of the holder, and name its successor."""
@@ -73,12 +89,14 @@ class SimulatedEngine:
             dict(self.expires_at),
             dict(self.identities),
             dict(self.reports),
+            self.confirmed,
         )
 
     def restore(self, backup: EngineBackup) -> None:
         """Go back to a backup. A lease that was alive then lasts its full time again."""
         self.revision, self.holder, self.in_sync = backup.revision, backup.holder, backup.in_sync
         self.identities, self.reports = dict(backup.identities), dict(backup.reports)
+        self.confirmed = backup.confirmed
         self.expires_at, self.successor = {}, 0
         if backup.holder is not None:
             self.grant(backup.holder.token)

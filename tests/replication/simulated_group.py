@@ -18,10 +18,12 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
+from typing import cast
 
 from tests.replication.simulated_engine import TIMING, SimulatedEngine
 
-from firetrail.replication.group.election import Election
+from firetrail.replication.group.confirmed_entry import ConfirmedEntry
+from firetrail.replication.group.election import Coordinator, Election
 from firetrail.replication.group.group_check import store_obstacle
 from firetrail.replication.group.group_memory import NOTHING_SEEN, GroupMemory
 from firetrail.replication.group.group_view import (
@@ -79,6 +81,7 @@ class Member:
             remember=self.remember,
         )
         self.precedence = Precedence(self.number)
+        self.entry = ConfirmedEntry(cast(Coordinator, self.world.engine))
         self.is_master, self.followed, self.asking, self.leaves_to = False, "", False, 0
         self.stops_by, self.farewells = math.inf, {}
         self.acks, self.members, self.acked = {}, None, 0
@@ -196,6 +199,8 @@ class Member:
             self.hand_over(self.members)
         elif self.members is not None and (change := self.next_change()):
             self.ask(lambda: engine.change_in_sync(change))
+        elif (note := self.noted(now)) is not None:
+            self.ask(note)
         elif self.may_campaign:
             self.token = token = f"{self.number}/{next(self.world.numbers)}"
             asked = election.campaign(token, now, 0)
@@ -208,6 +213,11 @@ class Member:
             self.ask(campaign)
         else:
             self.ask(engine.view)
+
+    def noted(self, now: float) -> Callable[[], object] | None:
+        """Return the request that writes down what is confirmed, if it is due."""
+        epoch = self.election.epoch if self.is_master else 0
+        return self.entry.request(now, epoch, self.election.view, self.confirmed)
 
     @property
     def report(self) -> MemberReport | None:

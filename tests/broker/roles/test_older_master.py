@@ -1,5 +1,6 @@
 """Members whose logs are older than the group, and are elected only if no other member runs."""
 
+import asyncio
 import shutil
 from pathlib import Path
 
@@ -10,8 +11,10 @@ from tests.client.clusters import until
 from tests.helpers import crash_image
 
 from firetrail.broker.replica.replicated_broker import replica_status
+from firetrail.cli.main import main
 from firetrail.cli.replication.member_states import MemberState, state_of
 from firetrail.remoting.wire.codes import ResponseCode
+from firetrail.replication.group.confirmed_entry import AGE_S
 from firetrail.store.root.confirmed_file import ConfirmedFile
 from firetrail.store.root.watermark import read_watermark
 from firetrail.store.settings.store_config import BrokerRole
@@ -115,3 +118,58 @@ async def test_a_member_that_lacks_confirmed_messages_lets_a_complete_one_be_ele
         assert (await group.send(3, b"later")).code == OK
         await until(lambda: not short.broker_store.shortfall)
         await until(lambda: not {"reports/2"} & group.keys())
+
+
+async def test_an_old_copy_is_not_elected_even_if_it_is_alone(tmp_path: Path) -> None:
+    async with broker_group(tmp_path) as group:
+        crash_image(tmp_path / "2", tmp_path / "old")
+        assert (await group.send(1, b"later")).code == OK
+        await group.has(3, b"later")
+        for _ in range(2):
+            group.clocks[1].pushed_s += AGE_S
+            await until(lambda: group.members[1].store.refusal == "")
+        await until(lambda: {"confirmed"} <= group.keys())
+        for number in (1, 2, 3):
+            group.cut_off(number)
+        for number in (3, 2, 1):
+            await group.stop(number)
+        group.end_lease()
+        shutil.rmtree(tmp_path / "2")
+        (tmp_path / "old").rename(tmp_path / "2")
+
+        old = await group.start(2)
+        await until(lambda: bool(status_of(old).older_log))
+        state, reason = state_of(replica_status(old, "", "", None))
+        assert state is MemberState.OLDER_LOG
+        assert "but acknowledged messages reach at least to" in reason
+        assert old.role is BrokerRole.SLAVE
+        await group.start(3)
+        assert await group.master() == 3
+        await group.has(2, b"later")
+        assert not status_of(old).older_log
+
+
+async def test_an_operator_goes_on_with_an_old_copy_if_nothing_else_is_left(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with broker_group(tmp_path, members=2) as group:
+        crash_image(tmp_path / "2", tmp_path / "old")
+        assert (await group.send(1, b"later")).code == OK
+        for _ in range(2):
+            group.clocks[1].pushed_s += AGE_S
+            await until(lambda: group.members[1].store.refusal == "")
+        await until(lambda: {"confirmed"} <= group.keys())
+        for number in (1, 2):
+            group.cut_off(number)
+        for number in (2, 1):
+            await group.stop(number)
+        group.end_lease()
+        shutil.rmtree(tmp_path / "2")
+        (tmp_path / "old").rename(tmp_path / "2")
+
+        old = await group.start(2)
+        await until(lambda: bool(status_of(old).older_log))
+        words = ["replica", "recover-group", old.address, "--without", "1", "--yes"]
+        assert await asyncio.to_thread(main, words) == 0
+        assert f"member 2 at {old.address} is the master" in capsys.readouterr().out
+        assert not status_of(old).older_log

@@ -69,6 +69,11 @@ def following(**changes: object) -> ReplicaStatus:
             "replace it",
         ),
         (
+            replace(following(state="waiting"), group=replace(GROUP, member=0, older_log="ends")),
+            MemberState.OLDER_LOG,
+            "ends",
+        ),
+        (
             replace(following(state="diverged", error="cannot be compared"), damaged_records=1),
             MemberState.DAMAGED,
             "1 damaged place in its log, not repaired yet; cannot be compared",

@@ -21,6 +21,7 @@ from firetrail.replication.group.etcd_gateway import EtcdAccess
 from firetrail.replication.group.group_memory import GroupMemory
 from firetrail.replication.group.group_view import (
     Candidate,
+    ConfirmedNote,
     GroupView,
     InSyncSet,
     LeaseHolder,
@@ -94,6 +95,19 @@ def holder_of(view: GroupView) -> int | None:
 def entries(view: GroupView) -> tuple[LeaseHolder | None, InSyncSet | None]:
     """The entries of a group; the revision also changes with other groups."""
     return view.holder, view.in_sync
+
+
+def test_only_the_holder_writes_down_what_is_confirmed(group: Group, prefix: str) -> None:
+    one = group.member(prefix)
+    view = one.campaign(candidate(1), *asked(1, None))
+    assert view.holder is not None and view.confirmed is None
+    note = ConfirmedNote("aa", 1, 500)
+    assert one.note_confirmed(view.holder.epoch + 1, note).confirmed is None
+    assert one.note_confirmed(view.holder.epoch, note).confirmed == note
+    assert group.member(prefix).watch(0, 0).confirmed == note
+    one.resign()
+    late = one.note_confirmed(view.holder.epoch, ConfirmedNote("aa", 1, 900))
+    assert late.confirmed == note
 
 
 def test_the_founder_wins_and_is_the_in_sync_set(group: Group, prefix: str) -> None:

@@ -183,13 +183,15 @@ def test_a_member_that_has_left_for_a_hand_over_does_not_join_again(
         for member in (2, 3):
             store.replica_acks.note(member, 0, member)
         eventually(lambda: keeper.status.in_sync == {1, 2, 3})
-        change = keeper._change
+        change = keeper._coordinator.change_in_sync
 
-        def change_and_look(asked: SetChange) -> None:
-            change(asked)
+        def change_and_look(asked: SetChange) -> GroupView:
+            view = change(asked)
+            keeper._saw(view, keeper._election.view.revision)
             keeper._step()
+            return view
 
-        monkeypatch.setattr(keeper, "_change", change_and_look)
+        monkeypatch.setattr(keeper._coordinator, "change_in_sync", change_and_look)
         keeper.hand_over(2)
         assert keeper.status.in_sync == {2, 3}
         keeper.detach()

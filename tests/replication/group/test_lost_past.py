@@ -17,9 +17,10 @@ from tests.replication.simulated_group import Member, World
 from firetrail.broker.replica.group_recovery import decided_set
 from firetrail.remoting.messages.replica_headers import RecoverGroupHeader
 from firetrail.replication.group import election, group_check
+from firetrail.replication.group.confirmed_entry import AGE_S
 from firetrail.replication.group.group_check import most_advanced
 from firetrail.replication.group.group_memory import NOTHING_SEEN
-from firetrail.replication.group.group_view import InSyncSet, MemberReport
+from firetrail.replication.group.group_view import GroupView, InSyncSet, MemberReport
 from firetrail.replication.group.lineage import Lineage
 
 UP, DOWN, BEHIND, AWAY = "up", "down", "behind", "away"
@@ -43,14 +44,14 @@ class Case:
         states: Which of them are up, down or behind.
     """
 
-    def __init__(self, least: int, states: tuple[str, str, str]) -> None:
+    def __init__(self, least: int, states: tuple[str, str, str], calm_s: float = 3) -> None:
         self.world = world = World(1, least=least)
         self.states = states
         self._until(lambda: self._in_sync() == {1, 2, 3})
         self.old = world.engine.backup()
         self.old_memory = {member.number: member.memory for member in world.members}
         if states[2] == AWAY:
-            self._stop(world.members[2], 40)
+            self._stop(world.members[2], 40 + calm_s)
         self._stop(world.members[0], 7)
         self._until(lambda: any(m.holds and m.number != 1 for m in world.members))
         self.master = next(member for member in world.members if member.holds)
@@ -58,7 +59,7 @@ class Case:
         present = {1, 2} if states[2] == AWAY else {1, 2, 3}
         self._until(lambda: self._in_sync() == present and self.master.holds)
         self._fall_behind()
-        world.run(3)
+        world.run(calm_s)
         for member, state in self._with_states():
             if state == DOWN:
                 self._stop(member, 40)
@@ -196,6 +197,24 @@ def folder_copied(case: Case) -> None:
     case.restart(one)
 
 
+def log_older(case: Case) -> None:
+    """The folder of a member is restored from a copy that is newer than the in-sync set."""
+    member, in_sync = case.others[0], case.world.engine.in_sync
+    assert in_sync is not None
+    del member.log[in_sync.offset + 1 :]
+    member.confirmed = min(member.confirmed, len(member.log))
+    case.restart(member)
+
+
+def log_cut(case: Case) -> None:
+    """A member has lost the end of its log, and knows that it was confirmed."""
+    member = case.others[0]
+    del member.log[-len(member.log) // 2 :]
+    case.restart(member)
+
+
+CALM_S = {"log_older": 3 * AGE_S, "log_cut": 3 * AGE_S}
+"""How long a fault follows the last change of the in-sync set, if that matters."""
 FAULTS = [
     engine_lost,
     engine_older,
@@ -207,12 +226,14 @@ FAULTS = [
     memory_older,
     memory_copied,
     folder_copied,
+    log_older,
+    log_cut,
 ]
 
 
 def check(fault: Callable[[Case], None], least: int, states: tuple[str, str, str]) -> None:
     where = f"{fault.__name__}, least {least}, master and others {states}"
-    case = Case(least, states)
+    case = Case(least, states, CALM_S.get(fault.__name__, 3))
     fault(case)
     case.settle()
     assert all(len(members) == 1 for members in case.world.begun.values()), where
@@ -286,6 +307,13 @@ def creates_a_lost_group_without_the_others(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(election, "restored_set", restored)
 
 
+def looks_at_the_set_alone(patch: pytest.MonkeyPatch) -> None:
+    def offset(view: GroupView) -> int:
+        return view.in_sync.offset if view.in_sync is not None else 0
+
+    patch.setattr(GroupView, "confirmed_offset", property(offset))
+
+
 @pytest.mark.parametrize(
     ("mutant", "fault", "states"),
     [
@@ -294,6 +322,7 @@ def creates_a_lost_group_without_the_others(patch: pytest.MonkeyPatch) -> None:
         (ignores_reports, engine_older_and_free, (UP, UP, AWAY)),
         (numbers_epochs_one_by_one, engine_older, (DOWN, DOWN, AWAY)),
         (creates_a_lost_group_without_the_others, engine_lost, (DOWN, DOWN, BEHIND)),
+        (looks_at_the_set_alone, log_older, (DOWN, UP, DOWN)),
     ],
     ids=lambda value: getattr(value, "__name__", None),
 )

@@ -57,7 +57,7 @@ class GroupRecovery:
         if keeper is None:
             raise _refused(f"{broker.address} is not a member of a group with automatic failover")
         status = keeper.status
-        if status.refusal is None and status.in_sync:
+        if status.refusal is None and status.in_sync and not status.older_log:
             raise _refused(
                 f"{broker.address} accepts the state of the group in etcd, so there is nothing to "
                 "recover"

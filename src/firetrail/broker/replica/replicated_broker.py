@@ -187,6 +187,7 @@ def _group_report(group: GroupStatus, number: int) -> GroupReport:
         addresses=dict(group.addresses),
         older_master=older_master,
         problem=group.problem.value,
+        older_log=group.older_log,
     )
 
 

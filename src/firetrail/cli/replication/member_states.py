@@ -39,6 +39,7 @@ class MemberState(StrEnum):
     STUCK = "stuck"
     DIVERGED = "diverged"
     OLDER_MASTER = "older-master"
+    OLDER_LOG = "older-log"
     INCOMPLETE = "incomplete"
     DAMAGED = "damaged"
     FULL_DISK = "full-disk"
@@ -90,6 +91,11 @@ ADVICE: Mapping[MemberState, Advice] = {
     ),
     MemberState.DIVERGED: Advice(
         False, "wait: the group removes what was not acknowledged; if it lasts, read its log"
+    ),
+    MemberState.OLDER_LOG: Advice(
+        False,
+        "start the other members of the in-sync set; if none comes back, see 'firetrail replica "
+        "recover-group'",
     ),
     MemberState.OLDER_MASTER: Advice(
         False, "replace the *master*, whose store was restored from an old copy; nothing is lost"
@@ -209,6 +215,8 @@ def _state_of_slave(status: ReplicaStatus, follower: FollowerReport) -> tuple[Me
     if follower.state != FollowerState.FOLLOWING.value:
         if group is not None and group.older_master:
             return MemberState.OLDER_MASTER, group.older_master
+        if group is not None and group.older_log and not group.member:
+            return MemberState.OLDER_LOG, group.older_log
         if follower.state == FollowerState.DIVERGED.value and status.damaged_records:
             return MemberState.DAMAGED, f"{_damage(status)}; {follower.error}"
         obstacle = group.obstacle if group is not None and not group.member else ""

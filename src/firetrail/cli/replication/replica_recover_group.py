@@ -240,6 +240,10 @@ def _check_needed(every: Sequence[_AskedMember]) -> None:
         return
     doubting = [member for member in every if member.group.doubt]
     if not doubting:
+        if any(member.group.older_log for member in every) and not any(
+            member.group.holder for member in every
+        ):
+            return  # no member that runs is complete
         raise FiretrailError("no member refuses the state of the group in etcd: nothing to recover")
     if len(doubting) < len(every) and all(
         member.group.doubt == StateConflict.DECIDED_WITHOUT for member in doubting

@@ -104,7 +104,7 @@ class GroupReport(Body):
     ``number`` is the number of the asked member, and ``seen`` what it has seen of the group.
     ``isMember`` is false if the number belongs to another store. ``addresses`` are those of the
     brokers of all members, by number. ``olderMaster`` says that the elected master lacks messages
-    that were confirmed, with the remedy.
+    that were confirmed, with the remedy, and ``olderLog`` that the asked member does.
     """
 
     holder: str = ""
@@ -121,6 +121,7 @@ class GroupReport(Body):
     addresses: dict[int, str] = field(default_factory=dict)
     older_master: str = ""
     problem: str = ""
+    older_log: str = ""
 
 
 @dataclass(frozen=True, slots=True)

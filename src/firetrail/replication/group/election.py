@@ -30,6 +30,7 @@ from firetrail.replication.group.group_memory import NOTHING_SEEN, GroupMemory
 from firetrail.replication.group.group_view import (
     UNKNOWN,
     Candidate,
+    ConfirmedNote,
     GroupView,
     InSyncSet,
     MemberReport,
@@ -111,6 +112,13 @@ class Coordinator(Protocol):
 
     def remove_unleased(self, created: int) -> GroupView:
         """Delete the leader entry if it is bound to no lease, and was created at this revision.
+
+        Returns:
+            The group after the attempt.
+        """
+
+    def note_confirmed(self, epoch: int, note: ConfirmedNote) -> GroupView:
+        """Write down what is known to be confirmed, if ``epoch`` is the holder's.
 
         Returns:
             The group after the attempt.
@@ -236,12 +244,23 @@ class Election:
         if self._member not in view.in_sync.members:
             members = ", ".join(map(str, sorted(view.in_sync.members)))
             return f"its log may lack acknowledged messages: the in-sync set is {members}"
-        if log_end < view.in_sync.offset:
-            return (
-                f"its log ends at {log_end}, but acknowledged messages reach at least to "
-                f"{view.in_sync.offset}: its disk was replaced or restored"
-            )
-        return ""
+        return self.older_log(log_end)
+
+    def older_log(self, log_end: int) -> str:
+        """Return why the log of a member of the in-sync set is older than the group; empty if it is
+        not, or if the member is none.
+
+        Args:
+            log_end: The end of the member's log.
+        """
+        view = self.view
+        is_asked = view.in_sync is not None and self._member in view.in_sync.members
+        if self.refusal is not None or not is_asked or log_end >= view.confirmed_offset:
+            return ""
+        return (
+            f"its log ends at {log_end}, but acknowledged messages reach at least to "
+            f"{view.confirmed_offset}: its disk was replaced or restored"
+        )
 
     def _restored(self) -> InSyncSet | None:
         """Return the in-sync set with which this member creates a lost group again, if it may."""

@@ -4,7 +4,8 @@ A group has these keys under its prefix. ``leader`` is bound to the lease of its
 revision is the epoch. ``successor`` is bound to a lease of its own. Either of them without a lease
 was written by hand, and counts for nothing. ``in-sync`` is bound to no
 lease, nor are ``members/NUMBER``, the identity of a member, and ``reports/NUMBER``, what a member
-has seen of a group that etcd does not know. The values are JSON. All decisions are transactions, so
+has seen of a group that etcd does not know, and ``confirmed``, an offset that was confirmed some
+seconds ago. The values are JSON. All decisions are transactions, so
 it does not matter if one is sent twice.
 
 Revisions repeat if etcd is restored from a backup. Therefore a transaction also compares the
@@ -15,6 +16,7 @@ import json
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import asdict
 from typing import Any, TypeVar
 
 from firetrail.errors import ElectionError, NotReachedError, ProtocolError
@@ -28,6 +30,7 @@ from firetrail.replication.group.etcd_gateway import (
 from firetrail.replication.group.group_memory import GroupMemory
 from firetrail.replication.group.group_view import (
     Candidate,
+    ConfirmedNote,
     GroupView,
     InSyncSet,
     LeaseHolder,
@@ -65,6 +68,7 @@ class EtcdCoordinator:
         self._members = f"{prefix}/members/"
         self._addresses = f"{prefix}/addresses/"
         self._reports = f"{prefix}/reports/"
+        self._confirmed = f"{prefix}/confirmed"
         self._ttl_s = ttl_s
         self._lease = NO_LEASE
 
@@ -160,6 +164,11 @@ class EtcdCoordinator:
         is_held = _compare(self._leader, "CREATE", "create_revision", change.epoch)
         return self._change([is_held, *self._is_set(change.before)], [self._put_set(change.after)])
 
+    def note_confirmed(self, epoch: int, note: ConfirmedNote) -> GroupView:
+        """Write down what is confirmed; see :class:`Coordinator`."""
+        is_held = _compare(self._leader, "CREATE", "create_revision", epoch)
+        return self._change([is_held], [_put(self._confirmed, asdict(note))])
+
     def report(self, member: int, report: MemberReport | None) -> None:
         """Tell what a member has seen; see :class:`Coordinator`."""
         key = f"{self._reports}{member}"
@@ -247,7 +256,7 @@ class EtcdCoordinator:
         try:
             by_key = {b64decode(entry["key"]).decode(): entry for entry in entries}
             leader, in_sync = by_key.get(self._leader), by_key.get(self._in_sync)
-            successor = by_key.get(self._successor)
+            successor, confirmed = by_key.get(self._successor), by_key.get(self._confirmed)
             is_leased = leader is not None and _is_leased(leader)
             return GroupView(
                 revision,
@@ -258,6 +267,7 @@ class EtcdCoordinator:
                 _successor(successor) if successor is not None else 0,
                 _numbered(by_key, self._addresses, _address),
                 int(leader["create_revision"]) if leader is not None and not is_leased else 0,
+                _confirmed(confirmed) if confirmed is not None else None,
             )
         except (ValueError, KeyError, TypeError, ProtocolError) as error:
             raise self._foreign(error) from error
@@ -282,6 +292,11 @@ def _is_leased(entry: Json) -> bool:
 
 def _successor(entry: Json) -> int:
     return int(_value(entry)["member"]) if _is_leased(entry) else 0
+
+
+def _confirmed(entry: Json) -> ConfirmedNote:
+    value = _value(entry)
+    return ConfirmedNote(str(value["group"]), int(value["version"]), int(value["offset"]))
 
 
 def _holder(entry: Json) -> LeaseHolder:

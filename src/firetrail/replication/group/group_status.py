@@ -40,6 +40,8 @@ class GroupStatus:
         addresses: ``ip:port`` of the brokers of all members, by number.
         older_master: Why nothing is removed that the elected master lacks; empty if it is not known
             to lack confirmed messages.
+        older_log: Why the log of the member is older than the group, so that it may only be elected
+            by an operator's decision; empty if it is not known to be.
     """
 
     holder: LeaseHolder | None
@@ -57,3 +59,4 @@ class GroupStatus:
     memory: GroupMemory
     addresses: Mapping[int, str]
     older_master: str = ""
+    older_log: str = ""

@@ -76,6 +76,21 @@ class MemberReport:
 
 
 @dataclass(frozen=True, slots=True)
+class ConfirmedNote:
+    """An offset up to which a holder of the lease knew the log to be confirmed.
+
+    Attributes:
+        group: The text that the group got when it was created.
+        version: The version of the in-sync set at that time.
+        offset: The offset.
+    """
+
+    group: str
+    version: int
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
 class GroupView:
     """The entries of a group at one revision of the engine.
 
@@ -90,6 +105,7 @@ class GroupView:
         addresses: ``ip:port`` of the members' brokers, by number.
         unleased: When an entry of a holder was created that is bound to no lease; 0 if there is
             none. A member did not write it, and it does not expire, so it is no holder.
+        confirmed: What a holder knew to be confirmed; None if no holder has written it.
     """
 
     revision: int
@@ -100,6 +116,20 @@ class GroupView:
     successor: int = 0
     addresses: Mapping[int, str] = field(default_factory=dict)
     unleased: int = 0
+    confirmed: ConfirmedNote | None = None
+
+    @property
+    def confirmed_offset(self) -> int:
+        """An offset that the logs of all members of the in-sync set have reached.
+
+        A note of another group, or from before an operator's decision, does not count.
+        """
+        state, note = self.in_sync, self.confirmed
+        if state is None:
+            return 0
+        if note is None or note.group != state.lineage.group:
+            return state.offset
+        return max(note.offset if note.version >= state.lineage.decided else 0, state.offset)
 
 
 UNKNOWN = GroupView(0, None, None)

@@ -13,6 +13,7 @@ from contextlib import suppress
 from functools import partial
 
 from firetrail.errors import ElectionError, NotReachedError
+from firetrail.replication.group.confirmed_entry import ConfirmedEntry
 from firetrail.replication.group.election import Coordinator, Election, LeaseTiming
 from firetrail.replication.group.group_memory import (
     NOTHING_SEEN,
@@ -86,6 +87,7 @@ class LeaseKeeper:
         self._is_retired = False
         self._hands_over = False  # then this member does not join the in-sync set again
         self._precedence = Precedence(member.number)
+        self._confirmed = ConfirmedEntry(coordinator)
         self._beat_at = -math.inf
         self._is_started = False
         self._own_number = MemberNumber(coordinator, member.number, member.address)
@@ -182,8 +184,7 @@ class LeaseKeeper:
         """
         epoch = self._election.epoch
         if epoch:
-            known = self._election.view.revision
-            self._saw(self._coordinator.name_successor(epoch, member, leave=False), known)
+            self._take(partial(self._coordinator.name_successor, epoch, member, leave=False))
 
     def hand_over(self, member: int) -> None:
         """Give the lease to a member of the in-sync set that has the whole log.
@@ -223,7 +224,7 @@ class LeaseKeeper:
             if change is None:
                 return
             with full_disk_tolerated():
-                self._change(change)
+                self._take(partial(self._coordinator.change_in_sync, change))
 
     def refresh(self) -> None:
         """Read the group, instead of waiting until the engine reports a change.
@@ -232,8 +233,7 @@ class LeaseKeeper:
             NotReachedError: The engine cannot be reached.
             ElectionError: It refuses the request.
         """
-        known = self._election.view.revision
-        self._saw(self._coordinator.watch(known, 0.0), known)
+        self._take(partial(self._coordinator.watch, self._election.view.revision, 0.0))
 
     @property
     def status(self) -> GroupStatus:
@@ -257,6 +257,7 @@ class LeaseKeeper:
                 refusal,
                 memory,
                 view.addresses,
+                older_log=election.older_log(store.log.max_offset) if store is not None else "",
             )
 
     @property
@@ -351,7 +352,7 @@ class LeaseKeeper:
         work: Callable[[], None] | None = None
         with self._guard:
             now, election = self._clock.since_boot(), self._election
-            if election.epoch and self._has_failed:
+            if election.epoch and self._store is not None and self._store.has_failed:
                 _log.error("the store has failed; another member of the group may be the master")
                 work = self.resign
             elif election.is_renewal_due(now) and not self._is_stalled(now):
@@ -363,9 +364,11 @@ class LeaseKeeper:
             elif (news := self._own_number.news(election.view)) is not None:
                 work = news
             elif (removal := self._stray.removal(now, election.view)) is not None:
-                work = partial(self._remove, removal)
+                work = partial(self._take, removal)
             elif (change := self._next_change(now)) is not None:
-                work = partial(self._change, change)
+                work = partial(self._take, partial(self._coordinator.change_in_sync, change))
+            elif (note := self._next_note(now)) is not None:
+                work = partial(self._take, note)
             elif self._may_campaign(now):
                 work = self._campaign
         if work is not None:
@@ -379,18 +382,14 @@ class LeaseKeeper:
         report = election.report(store.log.max_offset, is_short=bool(store.shortfall))
         return _TOLD if election.view.reports.get(number) == report else report
 
-    def _remove(self, removal: Callable[[], GroupView]) -> None:
+    def _take(self, ask: Callable[[], GroupView]) -> None:
         known = self._election.view.revision
-        self._saw(removal(), known)
+        self._saw(ask(), known)
 
     def _claim(self) -> None:
         self._own_number.claim(self._election.view)
         with self._guard:
             self.on_change()
-
-    def _change(self, change: SetChange) -> None:
-        known = self._election.view.revision
-        self._saw(self._coordinator.change_in_sync(change), known)
 
     def _renew(self) -> None:
         sent_at = self._clock.since_boot()
@@ -414,17 +413,20 @@ class LeaseKeeper:
         acks.require(members.required)
         return change
 
+    def _next_note(self, now: float) -> Callable[[], GroupView] | None:
+        """Return the request that writes down what is confirmed, if it is due."""
+        store, election = self._store, self._election
+        if store is None or store.config.role is not BrokerRole.SYNC_MASTER:
+            return None
+        end = store.log.confirmed_end
+        return self._confirmed.request(now, election.epoch, election.view, end)
+
     def _is_stalled(self, now: float) -> bool:
         """Whether the broker of a master no longer answers requests."""
         if self._members is None or now - self._beat_at < STALLED_TTLS * self._timing.ttl_s:
             return False
         self._note_error("the event loop of the broker is blocked, so the lease is not renewed")
         return True
-
-    @property
-    def _has_failed(self) -> bool:
-        """Whether the store cannot accept messages until it is opened again."""
-        return self._store is not None and self._store.has_failed
 
     def _may_campaign(self, now: float) -> bool:
         store, election = self._store, self._election
