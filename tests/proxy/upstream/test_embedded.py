@@ -90,7 +90,10 @@ async def test_topics_and_groups_are_those_of_the_broker(brokers: EmbeddedBroker
     assert config is not None and config.write_queue_nums == 2
     assert brokers.topic("none") is None
     assert brokers.group("none") is None
-    assert brokers.reserved == {"DefaultCluster", "broker-a", "DefaultCluster_REPLY_TOPIC"}
+    assert brokers.reserved == {
+        *("DefaultCluster", "broker-a", "DefaultCluster_REPLY_TOPIC"),
+        "rmq_sys_REVIVE_LOG_DefaultCluster",
+    }
 
 
 async def test_a_route_has_the_queues_of_this_broker(
