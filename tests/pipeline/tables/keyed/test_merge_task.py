@@ -72,8 +72,9 @@ class Bucket:
         with self.lake.locked(LOCK, "token"):
             done = merge_bucket(task)
         self.lake.reveal([*(file.path for file in done.files), *filter(None, [done.deletes])])
-        kept = [path for path in self.files if path not in done.removed]
-        self.files, self.deletes = [*kept, *(file.path for file in done.files)], done.deletes
+        if done.written:
+            self.files = [file.path for file in done.files]
+        self.deletes = done.deletes
         self.inserted += done.inserted
         self.deleted += done.deleted
 

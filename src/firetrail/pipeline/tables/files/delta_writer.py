@@ -6,7 +6,7 @@ its commit info. Commits that only rearrange or remove old files (OPTIMIZE, VACU
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from importlib import import_module
@@ -19,13 +19,15 @@ from firetrail.errors import LakeError
 from firetrail.pipeline.lakes.lake_folder import LakeFolder
 from firetrail.pipeline.lakes.lake_libraries import library
 from firetrail.pipeline.tables.files.table_columns import BUCKET
-from firetrail.pipeline.tables.files.table_manifest import NO_BUCKET, ReplacedFile, TableFile
+from firetrail.pipeline.tables.files.table_manifest import NO_BUCKET, StoredFile, TableFile
 from firetrail.system import SYSTEM
 
 _TABLE, _SEQUENCE = "firetrail.table", "firetrail.sequence"
 _LOG = "_delta_log"
 _LIBRARIES = {"pyarrow", "deltalake", "_internal"}
 """The modules of errors of Arrow and delta-rs."""
+_ATTEMPTS = 5
+"""Attempts at a commit while somebody else merges the files that it replaces."""
 LakeArgument = TypeVar("LakeArgument")
 LakeResult = TypeVar("LakeResult")
 _MAINTENANCE = {"OPTIMIZE", "VACUUM START", "VACUUM END"}
@@ -123,10 +125,10 @@ class DeltaWriter:
         sequence: int,
         known: int | None,
         *,
-        removed: Sequence[ReplacedFile] = (),
+        buckets: Collection[int] = (),
         rewritten: bool = False,
     ) -> int:
-        """Add and remove files, unless the transaction ``sequence`` was committed before.
+        """Add and replace files, unless the transaction ``sequence`` was committed before.
 
         The table is created if it does not exist, and gets the columns that it lacks.
 
@@ -135,8 +137,8 @@ class DeltaWriter:
             files: The files, which exist.
             sequence: The sequence of the manifest.
             known: The version after the last commit of this job.
-            removed: The files to remove.
-            rewritten: Whether the files replace all others.
+            buckets: The buckets whose files are replaced. Default: none.
+            rewritten: Whether the files replace all others. Default: False.
 
         Returns:
             The version of the table.
@@ -144,30 +146,53 @@ class DeltaWriter:
         Raises:
             LakeError: Somebody else changed the table at the same time.
         """
-        table = self._open(schema, sequence)
-        done = table.transaction_version(self._id)
-        if rewritten:
-            removed = ()  # the mode does it
-        if done is None or done < sequence:
-            if not rewritten:
-                self._add_columns(table, schema, sequence)
-            with self._explained():
-                table.create_write_transaction(
-                    [
-                        *map(self._addition, files),
-                        *([] if rewritten else map(self._removal, removed)),
-                    ],
-                    "overwrite" if rewritten else "append",
-                    schema if rewritten else table.schema(),
-                    partition_by=_partitions(schema),
-                    commit_properties=self._properties(
-                        sequence, app_transactions=[self._library.Transaction(self._id, sequence)]
-                    ),
-                )
-            table.update_incremental()
+        files = list(files)
+        conflict = self._library.exceptions.CommitFailedError
+        for attempt in range(1, _ATTEMPTS + 1):
+            table = self._open(schema, sequence)
+            self._check_commits(table, known)
+            done = table.transaction_version(self._id)
+            if done is not None and done >= sequence:
+                break
+            try:
+                with self._explained():
+                    self._write(table, schema, files, sequence, None if rewritten else buckets)
+            except LakeError as error:
+                if attempt == _ATTEMPTS or not isinstance(error.__cause__, conflict):
+                    raise
+        table.update_incremental()
         self._check_commits(table, known)
         self._sync(-1 if known is None else known, table.version())
         return int(table.version())
+
+    def _write(
+        self,
+        table: Any,
+        schema: pa.Schema,
+        files: list[TableFile],
+        sequence: int,
+        buckets: Collection[int] | None,
+    ) -> None:
+        """Commit files; those of some buckets that the table has at this time, or all, go.
+
+        Removing a file that the table does not have is no error, so the commit must be the very
+        next version: then these are all files. When delta-rs tries again with a later version, it
+        does not look for OPTIMIZE in between.
+        """
+        rewritten = buckets is None
+        if not rewritten:
+            self._add_columns(table, schema, sequence)
+        removed = [file for file in _files_of(table) if file.bucket in buckets] if buckets else []
+        transaction = self._library.Transaction(self._id, sequence)
+        table.create_write_transaction(
+            [*map(self._addition, files), *map(self._removal, removed)],
+            "overwrite" if rewritten else "append",
+            schema if rewritten else table.schema(),
+            partition_by=_partitions(schema),
+            commit_properties=self._properties(
+                sequence, app_transactions=[transaction], max_commit_retries=0
+            ),
+        )
 
     @contextmanager
     def _explained(self) -> Iterator[None]:
@@ -203,18 +228,9 @@ class DeltaWriter:
             table.optimize.compact()
             table.vacuum(keep_hours, dry_run=False, enforce_retention_duration=False)
 
-    def files(self) -> list[ReplacedFile]:
+    def files(self) -> list[StoredFile]:
         """Return the files of the table."""
-        if not self.exists():
-            return []
-        table = self._library.DeltaTable(self._lake.place)
-        actions = pa.table(table.get_add_actions(flatten=True)).to_pylist()
-        return [
-            ReplacedFile(
-                each["path"], each["size_bytes"], int(each.get(f"partition.{BUCKET}", NO_BUCKET))
-            )
-            for each in actions
-        ]
+        return _files_of(self._library.DeltaTable(self._lake.place)) if self.exists() else []
 
     def _open(self, schema: pa.Schema, sequence: int) -> Any:
         if self.exists():
@@ -246,11 +262,20 @@ class DeltaWriter:
             file.path, file.size, _partition_of(file.bucket), 0, True, file.stats
         )
 
-    def _removal(self, file: ReplacedFile) -> Any:
+    def _removal(self, file: StoredFile) -> Any:
         transaction = import_module("deltalake.transaction")
         return transaction.RemoveAction(
             file.path, True, SYSTEM.clock.now_ms(), file.size, _partition_of(file.bucket)
         )
+
+
+def _files_of(table: Any) -> list[StoredFile]:
+    actions = pa.table(table.get_add_actions(flatten=True)).to_pylist()
+    bucket = f"partition.{BUCKET}"
+    return [
+        StoredFile(each["path"], each["size_bytes"], int(each.get(bucket, NO_BUCKET)))
+        for each in actions
+    ]
 
 
 def _partitions(schema: pa.Schema) -> list[str]:

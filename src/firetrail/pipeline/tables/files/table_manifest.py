@@ -12,6 +12,9 @@ run is certain to be completed, by itself or by the next one: files get their na
 commit with the sequence of the manifest as the version of a transaction, which tells whether that
 has happened already, and the manifest is published. A run that is killed before that leaves
 hidden files, which the next one removes.
+
+Files that are replaced are named by their bucket, not by their paths: somebody else may merge them
+(OPTIMIZE) at any time, which changes no row and keeps buckets apart.
 """
 
 from __future__ import annotations
@@ -49,8 +52,8 @@ class TableFile(NamedTuple):
     bucket: int = NO_BUCKET
 
 
-class ReplacedFile(NamedTuple):
-    """A data file that a commit removes."""
+class StoredFile(NamedTuple):
+    """A data file that a table has."""
 
     path: str
     size: int
@@ -168,20 +171,19 @@ class PendingCommit(NamedTuple):
 
     manifest: TableManifest
     added: dict[str, list[TableFile]]
-    removed: Sequence[ReplacedFile] = ()
-    """The files that the main table loses."""
+    buckets: Sequence[int] = ()
+    """The buckets of the main table whose files are replaced."""
     rewritten: bool = False
     """Whether the files of the main table replace all others, because a type has changed."""
-    retried: Sequence[ReplacedFile] = ()
-    """The files that the table of rejected messages loses."""
+    retried: bool = False
+    """The same for the table of rejected messages, because all of them were decoded again."""
 
     def encode(self) -> bytes:
         """Return the content of the file."""
         added = {table: [each._asdict() for each in files] for table, files in self.added.items()}
         content: dict[str, Any] = {"manifest": self.manifest.as_json(), "added": added}
-        content["removed"] = [each._asdict() for each in self.removed]
-        content["retried"] = [each._asdict() for each in self.retried]
-        return json.dumps(content | {"rewritten": self.rewritten}).encode()
+        content |= {"buckets": list(self.buckets), "rewritten": self.rewritten}
+        return json.dumps(content | {"retried": self.retried}).encode()
 
 
 def encode_manifest(manifest: TableManifest) -> bytes:
@@ -201,9 +203,9 @@ def decode_pending(content: bytes, place: str) -> PendingCommit:
     return PendingCommit(
         TableManifest.of_json(found.get("manifest", {}), place),
         {table: [TableFile(**each) for each in files] for table, files in added.items()},
-        [ReplacedFile(**each) for each in found.get("removed", ())],
+        [int(bucket) for bucket in found.get("buckets", ())],
         bool(found.get("rewritten")),
-        [ReplacedFile(**each) for each in found.get("retried", ())],
+        bool(found.get("retried")),
     )
 
 

@@ -9,7 +9,7 @@ from firetrail.errors import ConfigError
 from firetrail.pipeline.decoding.schema.table_schema import TableSchema
 from firetrail.pipeline.lakes.lake_folder import LakeFolder
 from firetrail.pipeline.tables.files.table_columns import TableColumns
-from firetrail.pipeline.tables.files.table_manifest import ReplacedFile, TableFile, TableManifest
+from firetrail.pipeline.tables.files.table_manifest import StoredFile, TableFile, TableManifest
 from firetrail.pipeline.tables.keyed.bucket_rows import BucketRows
 from firetrail.pipeline.tables.keyed.keys import key_columns
 from firetrail.pipeline.tables.keyed.merge_task import MergeResult, MergeTask
@@ -17,10 +17,11 @@ from firetrail.pipeline.tables.keyed.merge_task import MergeResult, MergeTask
 
 @dataclass(frozen=True)
 class Change:
-    """The files that the main table gains and loses, and the rows."""
+    """The files that the main table gains, and the rows."""
 
     files: list[TableFile] = field(default_factory=list)
-    removed: Sequence[ReplacedFile] = ()
+    buckets: Sequence[int] = ()
+    """The buckets whose files are replaced."""
     deletes: Mapping[int, str] = field(default_factory=dict)
     inserted: int = 0
     updated: int = 0
@@ -64,19 +65,17 @@ class BucketMerges:
         self._manifest = manifest
         self._new = new
         self._token = token
-        self._old: dict[str, ReplacedFile] = {}
         self.size = 0
         """Bytes of the files of the touched buckets."""
 
     def tasks(
         self,
         staged: Iterable[Mapping[int, BucketRows]],
-        old: Sequence[ReplacedFile],
+        old: Sequence[StoredFile],
         *,
         always: bool,
     ) -> list[MergeTask]:
         """Return a task for each touched bucket, or with ``always`` for each bucket."""
-        self._old = {file.path: file for file in old}
         rows: dict[int, list[BucketRows]] = {}
         for each in staged:
             for bucket, some in each.items():
@@ -107,7 +106,7 @@ class BucketMerges:
         deletes = {**self._manifest.deletes, **{each.bucket: each.deletes for each in results}}
         return Change(
             [file for each in results for file in each.files],
-            [self._old[path] for each in results for path in each.removed],
+            [each.bucket for each in results if each.written],
             {bucket: path for bucket, path in deletes.items() if path},
             sum(each.inserted for each in results),
             sum(each.updated for each in results),

@@ -60,7 +60,8 @@ class MergeResult(NamedTuple):
 
     bucket: int
     files: list[TableFile]
-    removed: Sequence[str]
+    written: bool
+    """Whether the files replace those of the bucket."""
     deletes: str
     inserted: int
     updated: int
@@ -112,14 +113,14 @@ class _BucketMerger:
                 self._deletes.pop(key, None)
                 rows.append(version.row)
         files: list[TableFile] = []
-        gone: Sequence[str] = ()
-        if rows or removed or self._task.always:
-            files, gone = self._write(rows), self._task.files
+        written = bool(rows or removed or self._task.always)
+        if written:
+            files = self._write(rows)
         path = self._task.deletes
         if self._deletes != deletes_before:
             path = self._write_deletes()
         return MergeResult(
-            self._task.bucket, files, gone, path, len(rows) - updated, updated, deleted
+            self._task.bucket, files, written, path, len(rows) - updated, updated, deleted
         )
 
     def _newest(self) -> dict[str, _KeyVersion]:

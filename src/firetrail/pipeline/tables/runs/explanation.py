@@ -12,7 +12,7 @@ from firetrail.pipeline.decoding.schema.table_schema import EMPTY
 from firetrail.pipeline.tables.files.table_manifest import (
     MAIN,
     REJECTED,
-    ReplacedFile,
+    StoredFile,
     TableManifest,
 )
 from firetrail.pipeline.tables.keyed.bucket_change import changes_types
@@ -115,7 +115,7 @@ def _explained(
     before: TableManifest,
     after: TableManifest,
     stages: Sequence[DecodedStage],
-    files: Sequence[ReplacedFile],
+    files: Sequence[StoredFile],
 ) -> TableExplanation:
     results = [result for stage in stages for result in stage.results]
     versions: Counter[tuple[str, ...]] = Counter()

@@ -17,7 +17,7 @@ from firetrail.pipeline.tables.files.table_manifest import (
     MAIN,
     REJECTED,
     PendingCommit,
-    ReplacedFile,
+    StoredFile,
     TableManifest,
     decode_manifest,
     decode_pending,
@@ -107,7 +107,7 @@ class Publication:
             remove_unfinished(lake)
         self.clean()
 
-    def peek(self) -> tuple[TableManifest | None, list[ReplacedFile]]:
+    def peek(self) -> tuple[TableManifest | None, list[StoredFile]]:
         """Return the manifest and the files of the main table that a next run finds.
 
         Nothing is changed: a run that was killed is completed in these values only.
@@ -120,17 +120,17 @@ class Publication:
             return None, []
         for name in self.lakes:
             self._writer(manifest, name).check(manifest.versions.get(name))
-        files = {file.path: file for file in self.files(manifest)}
+        files = self.files(manifest)
         content = self.lake.read(PENDING)
         if content is not None:
             pending = decode_pending(content, self.lake.show(PENDING))
             if manifest.sequence < pending.manifest.sequence:
                 manifest = pending.manifest
-                gone = files if pending.rewritten else {file.path for file in pending.removed}
-                files = {path: file for path, file in files.items() if path not in gone}
-                new = [ReplacedFile(f.path, f.size, f.bucket) for f in pending.added[MAIN]]
-                files |= {file.path: file for file in new}
-        return manifest, list(files.values())
+                new = [StoredFile(f.path, f.size, f.bucket) for f in pending.added[MAIN]]
+                gone = {file.path for file in new}  # they may be committed already
+                gone |= {f.path for f in files if pending.rewritten or f.bucket in pending.buckets}
+                files = [file for file in files if file.path not in gone] + new
+        return manifest, files
 
     def clean(self) -> None:
         """Remove staged rows, and files of deleted keys that the manifest does not name."""
@@ -165,7 +165,7 @@ class Publication:
             for name in self.lakes:
                 self._writer(manifest, name).maintain(default if keep_hours is None else keep_hours)
 
-    def files(self, manifest: TableManifest, table: str = MAIN) -> list[ReplacedFile]:
+    def files(self, manifest: TableManifest, table: str = MAIN) -> list[StoredFile]:
         """Return the files of a table."""
         return self._writer(manifest, table).files()
 
@@ -175,8 +175,9 @@ class Publication:
         self.lake.reveal(manifest.deletes.values())
         for name in (MAIN, REJECTED):
             files = pending.added[name]
-            removed = pending.removed if name == MAIN else pending.retried
-            if not files and not removed:
+            buckets = pending.buckets if name == MAIN else ()
+            rewritten = pending.rewritten if name == MAIN else pending.retried
+            if not files and not buckets and not rewritten:
                 continue
             self.lakes[name].reveal([file.path for file in files])
             versions[name] = self._writer(manifest, name).commit(
@@ -184,8 +185,8 @@ class Publication:
                 files,
                 manifest.sequence,
                 manifest.versions.get(name),
-                removed=removed,
-                rewritten=pending.rewritten and name == MAIN,
+                buckets=buckets,
+                rewritten=rewritten,
             )
         self._manifest = manifest = manifest.with_versions(versions)
         self.lake.replace(MANIFEST, encode_manifest(manifest))

@@ -144,7 +144,7 @@ def _retry(job: TableJob, manifest: TableManifest) -> TableRetry:
             skipped=manifest.skipped + sum(result.skipped for result in results),
             rejected=rejected,
         )
-        published, change = job.commit(manifest, new, results, inline, files)
+        published, change = job.commit(manifest, new, results, inline, retried=bool(files))
         inserted, updated, deleted = change.inserted, change.updated, change.deleted
     else:
         job.publication.remove_unfinished()

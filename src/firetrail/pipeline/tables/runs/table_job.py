@@ -22,7 +22,7 @@ from firetrail.pipeline.tables.files.table_manifest import (
     MAIN,
     REJECTED,
     PendingCommit,
-    ReplacedFile,
+    StoredFile,
     TableFile,
     TableManifest,
 )
@@ -293,7 +293,7 @@ class TableJob:
         new: TableManifest,
         results: Sequence[TaskResult],
         inline: bool,
-        retried: Sequence[ReplacedFile] = (),
+        retried: bool = False,
     ) -> tuple[TableManifest, Change]:
         """Publish the rows of tasks and a manifest, whose numbers of rows are set here.
 
@@ -302,7 +302,7 @@ class TableJob:
             new: The next one.
             results: The results of the tasks.
             inline: Whether the driver itself does the work.
-            retried: The files of rejected messages that the tasks have read.
+            retried: Whether the tasks have read all rejected messages. Default: False.
         """
         change = self._change(manifest, new, results, inline)
         new = replace(new, rows=manifest.rows + change.inserted - change.deleted)
@@ -310,7 +310,7 @@ class TableJob:
         pending = PendingCommit(
             new,
             {MAIN: change.files, REJECTED: [f for each in results for f in each.files[REJECTED]]},
-            change.removed,
+            change.buckets,
             changes_types(manifest.schema, new.schema),
             retried,
         )
@@ -359,7 +359,7 @@ class TableJob:
                 for file in files:
                     self.publication.lakes[name].check_arrived(file.path, file.size, result.worker)
 
-    def _rewrite(self, new: TableManifest, old: Sequence[ReplacedFile]) -> list[TableFile]:
+    def _rewrite(self, new: TableManifest, old: Sequence[StoredFile]) -> list[TableFile]:
         """Write the files of the table again, with the new types of its columns."""
         schema = TableColumns(new.schema, new.prefix).schema
         tasks = [
