@@ -110,6 +110,24 @@ def test_messages_that_can_never_fit_stay_as_they_are(root: Path, to: Path) -> N
     assert (rejected(to), ids(to)) == (before, [1, 3])
 
 
+def test_a_message_that_becomes_a_row_and_a_reject(root: Path, to: Path) -> None:
+    """The number of rejects stays the same, and the row must not stay behind."""
+
+    def update(number: int, value: float) -> bytes:
+        found = {"type": "update", "database": "shop", "table": "orders", "ts": 1, "xid": 1}
+        more = {"primary_key_columns": ["id"], "old": {"id": 1}}
+        return json.dumps({**found, **more, "data": {"id": number, "v": value}}).encode()
+
+    put(root, update(2, LARGE))
+    table(root, to, decoder="maxwell", schema=NARROW)
+    assert retry(to)[1:6] == (1, 0, 0, 0, 1)
+    table(root, to, schema=WIDE)
+    done = retry(to)
+    assert (done.rows, done.rejected, done.total_rows) == (1, 1, 1)
+    assert ids(to) == [2]
+    assert retry(to)[1:6] == (1, 0, 0, 0, 1)
+
+
 def test_merged_files_and_several_brokers(
     tmp_path: Path, to: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

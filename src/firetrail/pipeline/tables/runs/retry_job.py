@@ -24,7 +24,12 @@ from firetrail.pipeline.tables.files.table_columns import (
     REJECTED_SCHEMA,
     rejected_messages,
 )
-from firetrail.pipeline.tables.files.table_manifest import LOCK, REJECTED, TableManifest
+from firetrail.pipeline.tables.files.table_manifest import (
+    LOCK,
+    MAIN,
+    REJECTED,
+    TableManifest,
+)
 from firetrail.pipeline.tables.row_task import COMPRESSED_REASON, DELETE_REASON, FINAL_REASON
 from firetrail.pipeline.tables.runs.table_job import INLINE_BYTES, TableJob
 from firetrail.pipeline.tables.runs.task_runner import SparkProvider
@@ -135,7 +140,9 @@ def _retry(job: TableJob, manifest: TableManifest) -> TableRetry:
     rejected = sum(result.rows(REJECTED) for result in results)
     inserted = updated = deleted = 0
     published = manifest
-    if rejected != manifest.rejected or schema != manifest.schema:
+    # A message can become a row and a reject, so the number of rejects alone does not tell.
+    moved = any(result.rows(MAIN) or result.staged or result.skipped for result in results)
+    if moved or rejected != manifest.rejected or schema != manifest.schema:
         new = replace(
             manifest,
             sequence=manifest.sequence + 1,
