@@ -209,6 +209,8 @@ def test_one_topic_has_many_tables() -> None:
     assert orders.table == ("shop", "orders") and orders.messages.to_pylist() == [0, 2]
     assert users.schema.ddl == "id int, name string" and users.messages.to_pylist() == [1]
     assert decode(*bodies, tables="shop.u*, x.y").skipped == 2
+    drop = event(table="others", isDdl=True, type="ERASE", sql="DROP TABLE others", data=None)
+    assert decode(drop, tables="shop.u*").skipped == len(decode(drop).rejects) == 1
     spec = DecoderSpec.from_options({"format": "canal"})
     schemas = spec.infer(bodies)
     assert [str(table) for table in schemas] == ["None", "shop.orders", "shop.users"]

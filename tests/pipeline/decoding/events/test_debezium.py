@@ -194,3 +194,13 @@ def test_events_that_cannot_be_applied(body: Any, reason: str) -> None:
     decoded = decode(body, payload("c", None, {"id": 1}))
     assert [reject.message for reject in decoded.rejects] == [0]
     assert reason in decoded.rejects[0].reason
+
+
+def test_events_of_other_tables_are_skipped_whatever_they_are() -> None:
+    drop = {"source": {**SOURCE, "table": "others"}, "ddl": "DROP TABLE others"}
+    emptied = payload("t", None, None, db="x")
+    bodies = drop, {"schema": [1], "payload": emptied}, payload("d", None, None)
+    decoded = decode(*bodies, tables="shop.orders")
+    assert (decoded.skipped, [each.message for each in decoded.rejects]) == (2, [2])
+    assert len(decode(*bodies).rejects) == 3
+    assert len(decode(5, {"source": 5}, {"schema": 1, "payload": 2}, tables="a").rejects) == 3

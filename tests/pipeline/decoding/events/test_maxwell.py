@@ -85,3 +85,21 @@ def test_events_that_cannot_be_applied(body: bytes, reason: str) -> None:
     decoded = decode(body, event(), known="id bigint")
     assert [reject.message for reject in decoded.rejects] == [0]
     assert reason in decoded.rejects[0].reason
+
+
+def test_events_of_other_tables_are_skipped_whatever_they_are() -> None:
+    others: list[dict[str, Any]] = [
+        {"table": "others", "type": "table-drop", "sql": "DROP TABLE others"},
+        {"table": "others", "type": "odd"},
+        {"table": "others", "data": None},
+        {"database": "x", "table": None, "type": "database-drop", "sql": "DROP DATABASE x"},
+    ]
+    own: list[dict[str, Any]] = [
+        {"type": "table-drop", "sql": "DROP TABLE maxwell"},
+        {"table": None, "type": "database-drop", "sql": "DROP DATABASE test"},
+        {"type": "odd"},
+    ]
+    decoded = decode(*(event(**each) for each in others + own), tables="test.maxwell")
+    assert (decoded.skipped, [each.message for each in decoded.rejects]) == (4, [4, 5, 6])
+    assert len(decode(*(event(**each) for each in others)).rejects) == 4
+    assert decode(*(event(**each) for each in others), tables="*").skipped == 0

@@ -14,7 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from firetrail.pipeline.decoding.body_decoder import Operation
+from firetrail.pipeline.decoding.body_decoder import Operation, TableName
 from firetrail.pipeline.decoding.events.change_decoder import (
     ChangeEvent,
     ColumnReader,
@@ -22,6 +22,7 @@ from firetrail.pipeline.decoding.events.change_decoder import (
     Readers,
 )
 from firetrail.pipeline.decoding.events.envelope import (
+    named_table,
     names_member,
     statement,
     table_name,
@@ -61,6 +62,9 @@ class CanalAdapter(EventAdapter):
         self._rules = rules
         self._zero_nulls = zero_nulls
         self._declared: dict[tuple[tuple[str, Any], ...], Readers] = {}
+
+    def table(self, value: dict[str, Any]) -> TableName | None:
+        return named_table(value)
 
     def event(self, value: dict[str, Any]) -> ChangeEvent | None:
         table = table_name(value)

@@ -84,6 +84,13 @@ class EventAdapter(ABC):
     """The form of a tool's events."""
 
     @abstractmethod
+    def table(self, value: dict[str, Any]) -> TableName | None:
+        """Return the table that a message names; None if it names neither table nor database.
+
+        The name of the table is empty if a message has only that of a database.
+        """
+
+    @abstractmethod
     def event(self, value: dict[str, Any]) -> ChangeEvent | None:
         """Return the event of a message; None for messages without rows, such as heartbeats.
 
@@ -112,6 +119,10 @@ class ChangeRules:
     key: tuple[str, ...] = ()
 
     def takes(self, table: TableName) -> bool:
+        """Whether the events of a table are decoded; for one without a name, its database."""
+        if not table.table:
+            databases = [each.partition(".")[0] for each in self.tables]
+            return not databases or any(fnmatchcase(table.database, each) for each in databases)
         return not self.tables or any(fnmatchcase(str(table), each) for each in self.tables)
 
 
@@ -139,7 +150,7 @@ class ChangeDecoder(BodyDecoder):
             except BodyError as error:
                 rejects.append(Reject(at, str(error)))
                 continue
-            if event is None or not self._rules.takes(event.table):
+            if event is None:
                 skipped += 1
                 continue
             changes = tables.get(event.table)
@@ -153,8 +164,18 @@ class ChangeDecoder(BodyDecoder):
         return Decoded(tuple(parts), tuple(rejects), skipped)
 
     def _event(self, body: bytes | None) -> ChangeEvent | None:
-        """Return the event of a body; Debezium sends an empty one after each delete."""
-        return self._adapter.event(parse_object(body)) if body else None
+        """Return the event of a body; None if there is none, or if it is that of another table.
+
+        Events of other tables need not be understood. Debezium sends an empty body after each
+        delete.
+        """
+        if not body:
+            return None
+        value = parse_object(body)
+        table = self._adapter.table(value) if self._rules.tables else None
+        if table is not None and not self._rules.takes(table):
+            return None
+        return self._adapter.event(value)
 
     def _schema_of(self, table: TableName) -> TableSchema:
         if isinstance(self._schemas, TableSchema):

@@ -22,7 +22,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from firetrail.pipeline.decoding.body_decoder import Operation
+from firetrail.pipeline.decoding.body_decoder import Operation, TableName
 from firetrail.pipeline.decoding.events.change_decoder import (
     NO_READERS,
     ChangeEvent,
@@ -31,6 +31,7 @@ from firetrail.pipeline.decoding.events.change_decoder import (
     Readers,
 )
 from firetrail.pipeline.decoding.events.envelope import (
+    named_table,
     statement,
     table_name,
     text_member,
@@ -87,6 +88,12 @@ class DebeziumAdapter(EventAdapter):
         self._rules = rules
         self._known: dict[str, Readers] = {}
 
+    def table(self, value: dict[str, Any]) -> TableName | None:
+        if value.keys() == {"schema", "payload"}:
+            value = value["payload"]
+        source = value.get("source") if isinstance(value, dict) else None
+        return named_table(source, _database(source)) if isinstance(source, dict) else None
+
     def event(self, value: dict[str, Any]) -> ChangeEvent | None:
         readers = NO_READERS
         if value.keys() == {"schema", "payload"}:
@@ -99,7 +106,7 @@ class DebeziumAdapter(EventAdapter):
         source = value.get("source") or {}
         if not isinstance(source, dict):
             raise BodyError("the source is not an object")
-        database = "schema" if source.get("schema") else "db"
+        database = _database(source)
         time = time_us(source.get("ts_ms", value.get("ts_ms")))
         if "ddl" in value:
             return statement(table_name(source, database), text_member(value, "ddl"), time)
@@ -138,6 +145,11 @@ class DebeziumAdapter(EventAdapter):
                 raise BodyError(f"the schema is not one of Kafka Connect: {error!r:.100}") from None
             self._known[text] = readers
         return readers
+
+
+def _database(source: dict[str, Any]) -> str:
+    """Return the member that names the database, or the schema of a tool that has schemas."""
+    return "schema" if source.get("schema") else "db"
 
 
 def _check_available(row: dict[str, Any]) -> None:

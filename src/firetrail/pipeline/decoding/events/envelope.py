@@ -27,10 +27,23 @@ def table_name(value: dict[str, Any], database: str = "database") -> TableName:
         value: The object with the names.
         database: The member that names the database. Default: ``database``.
     """
+    found = named_table(value, database)
+    if found is None or not found.table:
+        named = quoted_value(value.get("table"))
+        raise BodyError(f"not an event of a table: its member table is {named}")
+    return found
+
+
+def named_table(value: dict[str, Any], database: str = "database") -> TableName | None:
+    """Return the table that an event names, or only its database; None if it names neither.
+
+    Args:
+        value: The object with the names.
+        database: The member that names the database. Default: ``database``.
+    """
     names = value.get(database), value.get("table")
-    if not isinstance(names[1], str) or not names[1]:
-        raise BodyError(f"not an event of a table: its member table is {quoted_value(names[1])}")
-    return TableName(names[0] if isinstance(names[0], str) else "", names[1])
+    found = TableName(*(name if isinstance(name, str) else "" for name in names))
+    return found if found.database or found.table else None
 
 
 def text_member(value: dict[str, Any], name: str) -> str:

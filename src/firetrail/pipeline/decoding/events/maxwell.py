@@ -16,9 +16,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from firetrail.pipeline.decoding.body_decoder import Operation
+from firetrail.pipeline.decoding.body_decoder import Operation, TableName
 from firetrail.pipeline.decoding.events.change_decoder import NO_READERS, ChangeEvent, EventAdapter
 from firetrail.pipeline.decoding.events.envelope import (
+    named_table,
     names_member,
     statement,
     table_name,
@@ -46,6 +47,9 @@ class MaxwellAdapter(EventAdapter):
 
     def __init__(self, *, zero_nulls: bool) -> None:
         self._zero_nulls = zero_nulls
+
+    def table(self, value: dict[str, Any]) -> TableName | None:
+        return named_table(value)
 
     def event(self, value: dict[str, Any]) -> ChangeEvent | None:
         kind = value.get("type")
