@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from tests.pipeline.tables.topics import Row, put, rows, table
 
-from firetrail.errors import PipelineError
+from firetrail.errors import ConfigError, PipelineError
 
 TYPES = {"id": "bigint unsigned", "total": "decimal(12,2)", "paid": "datetime"}
 
@@ -57,3 +57,42 @@ def test_events_of_several_tables_need_a_choice(tmp_path: Path) -> None:
     assert (done.rows, done.skipped) == (1, 1)
     put(root, canal("DELETE", order(1)))
     assert table(root, to).rejected == 1
+
+
+def test_the_choice_of_a_table_that_a_later_one_makes_necessary(tmp_path: Path) -> None:
+    root, to = tmp_path / "data", tmp_path / "orders"
+    options = {"timeZone": "UTC"}
+    put(root, canal("INSERT", order(1)))
+    assert table(root, to, decoder="canal", decoder_options=options).rows == 1
+    put(root, canal("INSERT", order(2)), canal("INSERT", order(3), name="a"))
+    with pytest.raises(PipelineError, match=r"tables=shop.orders, and make a table for each"):
+        table(root, to)
+    for name in ("shop.a", "shop.o"):
+        with pytest.raises(ConfigError, match=r"tables.*has rows of shop.orders"):
+            table(root, to, decoder_options={"tables": name})
+    with pytest.raises(ConfigError, match=r"timeZone.*made with 'UTC', which cannot be changed"):
+        table(root, to, decoder_options={"timeZone": "Asia/Shanghai"})
+    with pytest.raises(ConfigError, match=r"key.*made without it, which cannot be changed"):
+        table(root, to, decoder_options={"key": "id"})
+    done = table(root, to, decoder_options={"Tables": "shop.orders"})
+    assert (done.rows, done.skipped) == (1, 1)
+    put(root, canal("INSERT", order(4)), canal("INSERT", order(5), name="a"))
+    assert table(root, to, decoder_options=options).skipped == 1
+    assert [row["id"] for row in rows(to, "id")] == [1, 2, 4]
+
+
+def test_a_choice_that_has_left_out_events_cannot_be_changed(tmp_path: Path) -> None:
+    root, to = tmp_path / "data", tmp_path / "orders"
+    put(root, canal("INSERT", order(1)))
+    assert table(root, to, decoder="canal", decoder_options={"tables": "shop.x"}).skipped == 1
+    with pytest.raises(ConfigError, match=r"tables.*has left out messages; begin a new table"):
+        table(root, to, decoder_options={"tables": "shop.orders"})
+
+
+def test_a_choice_is_kept_without_new_messages(tmp_path: Path) -> None:
+    root, to = tmp_path / "data", tmp_path / "orders"
+    put(root, canal("INSERT", order(1)))
+    table(root, to, decoder="canal")
+    assert table(root, to, decoder_options={"tables": "shop.orders"}).messages == 0
+    put(root, canal("INSERT", order(2), name="a"))
+    assert table(root, to).skipped == 1

@@ -124,6 +124,7 @@ def _described(content: bytes) -> TableSchema:
 
 _NAME = re.compile(r"\w+|`[^`]+`")
 SCHEMA_FILE = Option("schemaFile", "schema", Parsed(_content, "a file with a schema"))
+TABLES = Option("tables", "tables", Parsed(names_in, "patterns of DATABASE.TABLE"))
 OPTIONS = OptionTable(
     (
         Option("format", "format", OneOf(BodyFormat)),
@@ -131,7 +132,7 @@ OPTIONS = OptionTable(
         Option("numberUnit", "number_unit", OneOf(NumberUnit)),
         Option("timeZone", "zone", Parsed(time_zone, "a time zone, such as Asia/Shanghai")),
         Option("tombstones", "tombstones", Flag()),
-        Option("tables", "tables", Parsed(names_in, "patterns of DATABASE.TABLE")),
+        TABLES,
         Option("key", "key", Parsed(_key, "names of columns")),
         Option("zeroDates", "zero_dates", OneOf(ZeroDates)),
         SCHEMA_FILE,

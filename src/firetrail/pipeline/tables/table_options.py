@@ -7,7 +7,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from firetrail.errors import ConfigError
-from firetrail.pipeline.decoding.decoder_spec import BodyFormat, DecoderSpec, lasting_options
+from firetrail.pipeline.decoding.body_decoder import TableName
+from firetrail.pipeline.decoding.decoder_spec import (
+    OPTIONS,
+    TABLES,
+    BodyFormat,
+    DecoderSpec,
+    lasting_options,
+)
+from firetrail.pipeline.decoding.events.change_decoder import ChangeRules
 from firetrail.pipeline.decoding.schema.arrow_types import folded_name
 from firetrail.pipeline.options import each_once
 from firetrail.pipeline.tables.files.table_columns import PREFIX, check_prefix
@@ -32,20 +40,19 @@ class TableOptions:
     split_bytes: int | None = None
     on_plan: OnPlan = lambda tasks: None
 
-    def fixed(self, known: Mapping[str, Any] | None) -> dict[str, Any]:
+    def fixed(self, known: Mapping[str, Any] | None, source_table: str = "") -> dict[str, Any]:
         """Return the options that a table keeps.
 
         Args:
             known: Those of an existing table; None for a new one.
+            source_table: The table of a database whose rows it has. Default: "", it has none.
 
         Raises:
             ConfigError: An option differs from that of the table.
         """
         asked = {
             "decoder": self.decoder,
-            "decoder_options": (
-                None if self.decoder_options is None else lasting_options(self.decoder_options)
-            ),
+            "decoder_options": self._decoder_options(known, source_table),
             "prefix": None if self.prefix is None else check_prefix(self.prefix),
             "message_columns": self.message_columns,
             "upsert": self._key(),
@@ -60,7 +67,7 @@ class TableOptions:
             "buckets": BUCKETS,
         }
         for name, value in asked.items():
-            if known is not None and value not in (None, known[name]):
+            if name != "decoder_options" and known and value not in (None, known[name]):
                 shown = known[name]
                 reason = f"the table was made with {shown!r}, which cannot be changed"
                 raise ConfigError(name, value, reason)
@@ -73,6 +80,26 @@ class TableOptions:
             )
         return kept
 
+    def _decoder_options(
+        self, table: Mapping[str, Any] | None, source_table: str
+    ) -> dict[str, str] | None:
+        """Return the options of the decoder, of which an existing table can only choose a table."""
+        if self.decoder_options is None:
+            return None
+        given = lasting_options(OPTIONS.named(self.decoder_options))
+        if table is None:
+            return given
+        known = OPTIONS.named(table["decoder_options"])
+        for name, value in given.items():
+            if value == known.get(name):
+                continue
+            if name == TABLES.name:
+                _check_choice(known.get(name), value, source_table)
+                continue
+            made = f"with {known[name]!r}" if name in known else "without it"
+            raise ConfigError(name, value, f"the table was made {made}, which cannot be changed")
+        return known | given
+
     def _key(self) -> list[str] | None:
         if self.upsert is None:
             return None
@@ -81,6 +108,20 @@ class TableOptions:
             return list(each_once(names, folded_name))
         except ValueError:
             raise ConfigError("upsert", self.upsert, "must be the names of columns") from None
+
+
+def _check_choice(known: str | None, value: str, source_table: str) -> None:
+    """Raise ConfigError unless a table has all rows that it would have with another choice.
+
+    That is so if both choices take the one table whose rows it has, or if there was no choice.
+    """
+    if source_table:
+        if not ChangeRules(tables=TABLES.parse(value)).takes(TableName("", source_table)):
+            reason = f"the table has rows of {source_table}, which this choice does not take"
+            raise ConfigError(TABLES.name, value, f"{reason}; begin a new table")
+    elif known is not None:
+        reason = f"the table was made with {known!r}, which has left out messages"
+        raise ConfigError(TABLES.name, value, f"{reason}; begin a new table")
 
 
 def decoder_spec(options: Mapping[str, Any]) -> DecoderSpec:

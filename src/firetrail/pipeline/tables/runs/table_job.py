@@ -174,6 +174,7 @@ class TableJob:
         dry: bool = False,
     ) -> None:
         self._dry = dry
+        self._new_options = False
         self._sources = [check_exists(str(source)) for source in sources]
         self._options = options
         self.publication = Publication(str(to))
@@ -217,8 +218,9 @@ class TableJob:
                 f"{self.publication.lake.place}: is the table of the topic {found.topic}, not "
                 f"{topic}; choose another folder"
             )
-        self._options.fixed(found.options)
-        return found
+        options = self._options.fixed(found.options, found.source_table)
+        self._new_options = options != found.options
+        return replace(found, options=options)
 
     # -- one stage ----------------------------------------------------------------------------
 
@@ -273,7 +275,7 @@ class TableJob:
         _, results, schema, brokers, source_table, inline, _ = self.decode(manifest, sources)
         self.check_arrived(results)
         known = {name: manifest.progress(name) for name in brokers}
-        if schema == manifest.schema and brokers == known:
+        if schema == manifest.schema and brokers == known and not self._new_options:
             return manifest, result_of(place, manifest, manifest, results, Change())
         new = replace(
             manifest,
@@ -285,6 +287,7 @@ class TableJob:
             rejected=manifest.rejected + sum(result.rows(REJECTED) for result in results),
         )
         published, change = self.commit(manifest, new, results, inline)
+        self._new_options = False
         return published, result_of(place, manifest, published, results, change)
 
     def commit(
@@ -324,9 +327,10 @@ class TableJob:
         found = {manifest.source_table, *(name for each in results for name in each.tables)} - {""}
         if len(found) > 1:
             names = sorted(found)
+            chosen = manifest.source_table or names[0]
             raise PipelineError(
                 f"{manifest.topic}: has events of several tables ({', '.join(names)}), so nothing "
-                f"was added; choose one with the decoder's option tables={names[0]}, and make a "
+                f"was added; choose one with the decoder's option tables={chosen}, and make a "
                 "table for each"
             )
         return min(found, default="")
