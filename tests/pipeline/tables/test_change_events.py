@@ -9,6 +9,7 @@ import pytest
 from tests.pipeline.tables.topics import Row, put, rows, table
 
 from firetrail.errors import ConfigError, PipelineError
+from firetrail.pipeline.tables.runs.explanation import explain_table
 
 TYPES = {"id": "bigint unsigned", "total": "decimal(12,2)", "paid": "datetime"}
 
@@ -96,3 +97,36 @@ def test_a_choice_is_kept_without_new_messages(tmp_path: Path) -> None:
     assert table(root, to, decoder_options={"tables": "shop.orders"}).messages == 0
     put(root, canal("INSERT", order(2), name="a"))
     assert table(root, to).skipped == 1
+
+
+def test_the_type_of_a_key_changes_in_the_database(tmp_path: Path) -> None:
+    """Whole numbers become wider; what would change the keys of rows is rejected, row by row."""
+    root, to = tmp_path / "data", tmp_path / "orders"
+
+    def event(kind: str, number: str, declared: str, total: str = "1.00") -> Row:
+        types = {**TYPES, "id": declared}
+        return canal(kind, order(1) | {"id": number, "total": total}) | {"mysqlType": types}
+
+    put(root, *(event("INSERT", str(number), "int") for number in (1, 2, 3)), queues=1)
+    table(root, to, decoder="canal", upsert="id", buckets=4)
+    put(root, event("UPDATE", "1", "bigint", "2.00"), event("DELETE", "2", "bigint"), queues=1)
+    assert table(root, to).changes == ("column id is int, becomes bigint",)
+    put(root, event("UPDATE", "1", "bigint unsigned", "3.00"), queues=1)
+    odd = [event("INSERT", f"{number}.5", "decimal(9,2)") for number in range(2)]
+    put(root, *odd, event("INSERT", str(2**63), "bigint unsigned"), *odd, queues=1)
+    done = table(root, to)
+    assert (done.rows, done.updated, done.rejected, done.total_rows) == (1, 1, 4, 3)
+    reason = "the type of the key id would change from decimal(20,0) to decimal(22,2)"
+    assert done.first_reject.endswith(reason)
+    found = {row["id"]: row["total"] for row in rows(to, "id, total")}
+    assert found == {1: Decimal("3.00"), 3: Decimal("1.00"), 2**63: Decimal("1.00")}
+    put(root, event("DELETE", "3", "decimal(9,2)"), event("DELETE", "1", "int"), queues=1)
+    done = table(root, to)
+    assert (done.deleted, done.rejected, done.total_rows) == (1, 1, 2)
+    assert explain_table(_no_spark, root, "orders", to).messages == 0
+    with pytest.raises(ConfigError, match=r"the type of this key would change to decimal\("):
+        table(root, to, schema="id decimal(22,2)")
+
+
+def _no_spark() -> Any:
+    raise AssertionError

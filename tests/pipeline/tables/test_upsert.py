@@ -183,3 +183,14 @@ def test_an_upsert_that_is_killed_before_any_change(
         assert values(to) == {0: 1, 2: 0, 3: 0, 9: 1}
         assert not list((to / "data").glob("_*"))
         assert len(list((to / "_firetrail" / "deletes").iterdir())) == 1
+
+
+def test_a_key_of_more_digits(root: Path, to: Path) -> None:
+    put(root, {"id": 1, "v": 1}, {"id": 2, "v": 1})
+    table(root, to, upsert="id", schema="id int, v int")
+    put(root, {"id": 1, "v": 2}, {"id": 3_000_000_000, "v": 2})
+    assert table(root, to).updated == 1
+    assert {row["id"]: row["v"] for row in rows(to)} == {1: 2, 2: 1, 3_000_000_000: 2}
+    table(root, to, schema="id decimal(20,0)")
+    put(root, {"id": 2, "v": 3})
+    assert table(root, to).updated == 1

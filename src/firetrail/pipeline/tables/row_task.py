@@ -24,6 +24,7 @@ from firetrail.pipeline.decoding.body_decoder import (
     TableRows,
 )
 from firetrail.pipeline.decoding.decoder_spec import DecoderSpec
+from firetrail.pipeline.decoding.schema.arrow_types import ddl_type
 from firetrail.pipeline.decoding.schema.table_schema import TableSchema
 from firetrail.pipeline.lakes.lake_folder import LakeFolder
 from firetrail.pipeline.tables.dry_rows import (
@@ -41,6 +42,7 @@ from firetrail.pipeline.tables.files.table_files import TableWriter
 from firetrail.pipeline.tables.files.table_manifest import LOCK, MAIN, REJECTED, TableFile
 from firetrail.pipeline.tables.keyed.bucket_rows import DELETE, BucketRows, BucketStager
 from firetrail.pipeline.tables.keyed.keyed_rows import with_keys
+from firetrail.pipeline.tables.keyed.keys import keeps_keys
 from firetrail.pipeline.tables.messages.broker_progress import NewestMessage, Span, SpanCollector
 from firetrail.pipeline.tables.messages.table_sources import SourcePart
 from firetrail.pipeline.workers import worker_name
@@ -184,7 +186,22 @@ class _TaskRun:
             bad = batch.filter(broken)
             self._reject(bad, [Reject(at, COMPRESSED_REASON) for at in range(bad.num_rows)])
             batch = batch.filter(pc.invert(broken))
+        self._decode_bodies(batch)
+
+    def _decode_bodies(self, batch: pa.RecordBatch) -> None:
+        """Decode messages, and reject those whose types would change the keys of the table.
+
+        The decoder gives all rows one schema, so such messages are found by halving the batch.
+        """
         found: Decoded = self._decoder.decode(batch.column("body"))
+        reason = self._key_change(found)
+        if reason and batch.num_rows > 1:
+            half = batch.num_rows // 2
+            self._decode_bodies(batch.slice(0, half))
+            self._decode_bodies(batch.slice(half))
+            return
+        if reason:
+            found = Decoded((), (Reject(0, reason),))
         self._skipped += found.skipped
         for part in found.parts:
             if part.table is not None:
@@ -193,6 +210,17 @@ class _TaskRun:
         self._reject(batch, found.rejects)
         if self._versions is not None and self._schema is self._task.columns.decoded:
             self._versions.add(batch.column("body"))
+
+    def _key_change(self, found: Decoded) -> str:
+        """Return how rows would change the type of the key; empty if they keep its texts."""
+        before = self._task.columns.decoded
+        for part in found.parts:
+            for name in self._task.key:
+                kinds = before.arrow.field(name).type, part.schema.type_of(name)
+                if not keeps_keys(*kinds):
+                    types = " to ".join(map(ddl_type, kinds))
+                    return f"the type of the key {name} would change from {types}"
+        return ""
 
     def _write(self, batch: pa.RecordBatch, part: TableRows) -> None:
         if part.rows.schema != self._task.columns.decoded.arrow:

@@ -6,12 +6,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from firetrail.errors import ConfigError
+from firetrail.pipeline.decoding.schema.arrow_types import ddl_type
 from firetrail.pipeline.decoding.schema.table_schema import TableSchema
 from firetrail.pipeline.lakes.lake_folder import LakeFolder
 from firetrail.pipeline.tables.files.table_columns import TableColumns
 from firetrail.pipeline.tables.files.table_manifest import StoredFile, TableFile, TableManifest
 from firetrail.pipeline.tables.keyed.bucket_rows import BucketRows
-from firetrail.pipeline.tables.keyed.keys import key_columns
+from firetrail.pipeline.tables.keyed.keys import keeps_keys, key_columns
 from firetrail.pipeline.tables.keyed.merge_task import MergeResult, MergeTask
 
 
@@ -32,13 +33,13 @@ def checked_key(manifest: TableManifest, schema: TableSchema) -> list[str]:
     """Return the columns of a table's key as a schema names them; none without a key.
 
     Raises:
-        ConfigError: A column does not exist, or its type has changed or can be no key.
+        ConfigError: A column does not exist, or its type can be no key, or changes the keys.
     """
     found = key_columns(manifest.key, schema)
     for name in found:
-        known = manifest.schema.type_of(name)
-        if known is not None and known != schema.type_of(name):
-            reason = f"the type of this key would change to {schema.type_of(name)}"
+        known, kind = manifest.schema.type_of(name), schema.arrow.field(name).type
+        if known is not None and not keeps_keys(known, kind):
+            reason = f"the type of this key would change to {ddl_type(kind)}"
             raise ConfigError("upsert", name, f"{reason}; begin a new table")
     return found
 

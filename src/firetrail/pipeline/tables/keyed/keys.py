@@ -57,6 +57,19 @@ def key_columns(names: Sequence[str], schema: TableSchema) -> list[str]:
     return found
 
 
+def keeps_keys(before: pa.DataType, after: pa.DataType) -> bool:
+    """Whether the keys of rows have equal texts if the type of their column becomes wider."""
+    scale = _scale(before)
+    return before == after or (scale is not None and scale == _scale(after))
+
+
+def _scale(kind: pa.DataType) -> int | None:
+    """Return the digits after the point of a number in a key; None for other types."""
+    if pa.types.is_decimal(kind):
+        return int(kind.scale)
+    return 0 if pa.types.is_integer(kind) else None
+
+
 def key_texts(columns: Sequence[pa.Array]) -> list[str | None]:
     """Return the keys of rows as texts, which differ for different keys; None if a part is null."""
     if len(columns) == 1:
