@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from contextlib import suppress
-from datetime import date, datetime
+from datetime import UTC, date, datetime
 from typing import Any
 
 import pyarrow as pa
@@ -95,9 +96,7 @@ def _statistics(written: Any, schema: pa.Schema) -> str:
     """Return the number of rows, and the lowest and highest values of simple columns."""
     lowest: dict[str, Any] = {}
     highest: dict[str, Any] = {}
-    places = {written.schema.column(at).path: at for at in range(written.num_columns)}
-    for field in [field for field in schema if _has_order(field.type)][:_STATISTICS_MAX]:
-        at = places[field.name]
+    for field, at in list(_simple_columns(schema))[:_STATISTICS_MAX]:
         groups = [written.row_group(n).column(at) for n in range(written.num_row_groups)]
         found = [group.statistics for group in groups]
         if not all(each is not None and each.has_min_max for each in found):
@@ -108,6 +107,25 @@ def _statistics(written: Any, schema: pa.Schema) -> str:
         lowest[field.name], highest[field.name] = _json_statistic(low), _json_statistic(high)
     stats = {"numRecords": written.num_rows, "minValues": lowest, "maxValues": highest}
     return json.dumps(stats)
+
+
+def _simple_columns(schema: pa.Schema) -> Iterator[tuple[pa.Field, int]]:
+    """Yield the columns that can have statistics, each with the number of its Parquet column.
+
+    Parquet's own paths do not tell them: a column ``a.b`` has that of the member ``b`` of ``a``.
+    """
+    at = 0
+    for field in schema:
+        if _has_order(field.type):
+            yield field, at
+        at += _leaves(field.type)
+
+
+def _leaves(kind: pa.DataType) -> int:
+    """Return the number of Parquet columns that values of a type have."""
+    if not pa.types.is_nested(kind):
+        return 1
+    return sum(_leaves(kind.field(at).type) for at in range(kind.num_fields))
 
 
 def _has_order(kind: pa.DataType) -> bool:
@@ -121,7 +139,8 @@ def _has_order(kind: pa.DataType) -> bool:
 
 def _json_statistic(value: Any) -> Any:
     if isinstance(value, datetime):
-        return value.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        text = value.astimezone(UTC).isoformat(timespec="microseconds")
+        return text.replace("+00:00", "Z")
     return value.isoformat() if isinstance(value, date) else value
 
 
