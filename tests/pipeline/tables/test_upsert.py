@@ -72,8 +72,8 @@ def test_messages_without_a_key_are_rejected(root: Path, to: Path) -> None:
     assert (done.rows, done.rejected) == (0, 2)
     reasons = [row["reason"] for row in rows(to.with_name("orders__rejected"))]
     assert reasons == [
-        "the key id: is null",
-        "the key id: deletes a row, but has no key that fits",
+        "a null in the key: id",
+        "a delete without a usable key: the message's KEYS must begin with a value of id",
     ]
 
 

@@ -43,12 +43,11 @@ from firetrail.pipeline.tables.files.table_manifest import LOCK, MAIN, REJECTED,
 from firetrail.pipeline.tables.keyed.bucket_rows import DELETE, BucketRows, BucketStager
 from firetrail.pipeline.tables.keyed.keyed_rows import with_keys
 from firetrail.pipeline.tables.keyed.keys import keeps_keys
+from firetrail.pipeline.tables.messages import reject_reasons
 from firetrail.pipeline.tables.messages.broker_progress import NewestMessage, Span, SpanCollector
 from firetrail.pipeline.tables.messages.table_sources import SourcePart
 from firetrail.pipeline.workers import worker_name
 
-DELETE_REASON = "the message deletes a row, and this table only gains rows"
-COMPRESSED_REASON = "the body is compressed and cannot be decompressed"
 FINAL_REASON = "final_reason"
 """A column of messages that are rejected without being decoded, for this reason."""
 _BATCH_ROWS = 4096
@@ -184,7 +183,7 @@ class _TaskRun:
         broken = pc.not_equal(pc.bit_wise_and(batch.column("sys_flag"), COMPRESSED), 0)
         if pc.any(broken).as_py():
             bad = batch.filter(broken)
-            self._reject(bad, [Reject(at, COMPRESSED_REASON) for at in range(bad.num_rows)])
+            self._reject(bad, [Reject(at, reject_reasons.COMPRESSED) for at in range(bad.num_rows)])
             batch = batch.filter(pc.invert(broken))
         self._decode_bodies(batch)
 
@@ -233,9 +232,8 @@ class _TaskRun:
         rows, messages = part.rows, part.messages
         deletes = pc.equal(part.operations, int(Operation.DELETE))
         if pc.any(deletes).as_py():
-            self._reject(
-                batch, [Reject(at, DELETE_REASON) for at in messages.filter(deletes).to_pylist()]
-            )
+            indexes = messages.filter(deletes).to_pylist()
+            self._reject(batch, [Reject(at, reject_reasons.DELETE) for at in indexes])
             kept = pc.invert(deletes)
             rows, messages = rows.filter(kept), messages.filter(kept)
         chosen = batch if _is_all(messages, batch) else batch.take(messages)

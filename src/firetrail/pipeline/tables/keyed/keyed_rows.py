@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 from firetrail.pipeline.decoding.body_decoder import Operation, Reject, TableRows
 from firetrail.pipeline.decoding.values.text_values import BodyError, from_text
 from firetrail.pipeline.tables.keyed.keys import key_texts
+from firetrail.pipeline.tables.messages.reject_reasons import null_key, unusable_key
 
 
 class KeyedRows(NamedTuple):
@@ -51,10 +52,10 @@ def with_keys(
             continue
         names = batch.column("keys")[messages[row]].as_py() or []
         if len(key) == 1 and deletes[row].as_py() and names:
-            values[row] = _parsed(names[0], kind, zone)
+            values[row] = key_value(names[0], kind, zone)
         if values[row] is None or len(key) > 1:
-            what = "deletes a row, but has no key that fits" if deletes[row].as_py() else "is null"
-            rejects.append(Reject(messages[row], f"the key {', '.join(key)}: {what}"))
+            reason = unusable_key if deletes[row].as_py() else null_key
+            rejects.append(Reject(messages[row], reason(key)))
     if len(key) == 1:
         at = rows.schema.get_field_index(key[0])
         rows = rows.set_column(at, key[0], pa.array(values, kind))
@@ -69,8 +70,14 @@ def with_keys(
     )
 
 
-def _parsed(text: str, kind: pa.DataType, zone: tzinfo) -> Any:
-    """Parse the key of a message as a value of the key column; None if it does not fit."""
+def key_value(text: str, kind: pa.DataType, zone: tzinfo) -> Any:
+    """Return the key of a message as a value of the key column; None if it does not fit.
+
+    Args:
+        text: The key.
+        kind: The type of the column.
+        zone: The time zone of keys that are times without one.
+    """
     read = from_text(kind, zone)
     try:
         return None if read is None else pa.scalar(read(text), kind).as_py()

@@ -91,13 +91,11 @@ class Publication:
             return None
         for name in self.lakes:
             self._writer(manifest, name).check(manifest.versions.get(name))
-        content = self.lake.read(PENDING)
-        if content is not None:
-            pending = decode_pending(content, self.lake.show(PENDING))
-            if manifest.sequence < pending.manifest.sequence:
-                self._complete(pending)
-            else:
-                self.lake.remove(PENDING)
+        pending = self._pending(manifest)
+        if pending is not None:
+            self._complete(pending)
+        else:
+            self.lake.remove(PENDING)
         self.remove_unfinished()
         return self._manifest
 
@@ -121,16 +119,30 @@ class Publication:
         for name in self.lakes:
             self._writer(manifest, name).check(manifest.versions.get(name))
         files = self.files(manifest)
-        content = self.lake.read(PENDING)
-        if content is not None:
-            pending = decode_pending(content, self.lake.show(PENDING))
-            if manifest.sequence < pending.manifest.sequence:
-                manifest = pending.manifest
-                new = [StoredFile(f.path, f.size, f.bucket) for f in pending.added[MAIN]]
-                gone = {file.path for file in new}  # they may be committed already
-                gone |= {f.path for f in files if pending.rewritten or f.bucket in pending.buckets}
-                files = [file for file in files if file.path not in gone] + new
+        pending = self._pending(manifest)
+        if pending is not None:
+            manifest = pending.manifest
+            new = [StoredFile(f.path, f.size, f.bucket) for f in pending.added[MAIN]]
+            gone = {file.path for file in new}  # they may be committed already
+            gone |= {f.path for f in files if pending.rewritten or f.bucket in pending.buckets}
+            files = [file for file in files if file.path not in gone] + new
         return manifest, files
+
+    def check_settled(self, manifest: TableManifest) -> None:
+        """Raise LakeError if a run was killed, whose commits the manifest does not have."""
+        if self._pending(manifest) is not None:
+            raise LakeError(
+                f"{self.lake.place}: a run was killed before all of it was published; run the job "
+                "once more first"
+            )
+
+    def _pending(self, manifest: TableManifest) -> PendingCommit | None:
+        """Return the publication that a killed run has begun; None if there is none."""
+        content = self.lake.read(PENDING)
+        if content is None:
+            return None
+        pending = decode_pending(content, self.lake.show(PENDING))
+        return pending if manifest.sequence < pending.manifest.sequence else None
 
     def clean(self) -> None:
         """Remove staged rows, and files of deleted keys that the manifest does not name."""

@@ -30,7 +30,8 @@ from firetrail.pipeline.tables.files.table_manifest import (
     REJECTED,
     TableManifest,
 )
-from firetrail.pipeline.tables.row_task import COMPRESSED_REASON, DELETE_REASON, FINAL_REASON
+from firetrail.pipeline.tables.messages.reject_reasons import COMPRESSED, DELETE
+from firetrail.pipeline.tables.row_task import FINAL_REASON
 from firetrail.pipeline.tables.runs.table_job import INLINE_BYTES, TableJob
 from firetrail.pipeline.tables.runs.task_runner import SparkProvider
 from firetrail.pipeline.tables.table_options import TableOptions
@@ -126,7 +127,7 @@ def retry_table(
 def _retry(job: TableJob, manifest: TableManifest) -> TableRetry:
     files = job.publication.files(manifest, REJECTED)
     # Other rows of a message that deletes are in the table already, if rows are only added.
-    final = (COMPRESSED_REASON,) if manifest.key else (COMPRESSED_REASON, DELETE_REASON)
+    final = (COMPRESSED,) if manifest.key else (COMPRESSED, DELETE)
     lake = job.publication.lakes[REJECTED]
     parts = [
         RejectedMessages(broker, lake, file.path, final)

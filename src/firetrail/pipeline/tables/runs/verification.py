@@ -1,7 +1,8 @@
 """A check of a table against its sources, with code that the job which writes tables does not use.
 
 Messages are read one by one, as brokers serve them, or from the dataset of an archive; rows are
-read by DataFusion. Only the decoder is the same. Memory is needed for one position per row.
+read by DataFusion. Only the decoder is the same, and the reading of keys from text. Memory is
+needed for one position per row.
 """
 
 from __future__ import annotations
@@ -19,10 +20,13 @@ from firetrail.errors import ConfigError, DataLostError, FormatError, LakeError
 from firetrail.format.compression import inflated
 from firetrail.format.layout import COMPRESSED
 from firetrail.format.record import decode_message
-from firetrail.pipeline.decoding.body_decoder import BodyDecoder, Operation
+from firetrail.pipeline.decoding.body_decoder import BodyDecoder, Operation, TableRows
 from firetrail.pipeline.lakes.lake_reader import lake_dataset
+from firetrail.pipeline.tables.files.table_columns import REASON
 from firetrail.pipeline.tables.files.table_manifest import MAIN, REJECTED, TableManifest
+from firetrail.pipeline.tables.keyed.keyed_rows import key_value
 from firetrail.pipeline.tables.messages.broker_names import named_sources
+from firetrail.pipeline.tables.messages.reject_reasons import is_of_row
 from firetrail.pipeline.tables.messages.table_sources import TableSource, check_exists, is_archive
 from firetrail.pipeline.tables.runs.publication import Publication
 from firetrail.pipeline.tables.table_options import decoder_spec
@@ -74,7 +78,7 @@ def verify_table(source: str | Path | Sequence[str | Path], to: str | Path) -> V
         The numbers of messages and rows, and what differs.
 
     Raises:
-        LakeError: The folder has no table.
+        LakeError: The folder has no table, or a run was killed and has to be completed first.
         ConfigError: The table has no message columns.
         DataLostError: The table has a key, and the sources lack messages.
     """
@@ -85,6 +89,7 @@ def verify_table(source: str | Path | Sequence[str | Path], to: str | Path) -> V
         raise LakeError(f"{publication.lake.place}: has no table; check the path")
     if manifest.prefix is None:
         raise ConfigError("message_columns", False, "without them, rows cannot be compared")
+    publication.check_settled(manifest)
     sources = named_sources([check_exists(str(each)) for each in given], list(manifest.brokers))
     return _TableCheck(publication, manifest).run(sources)
 
@@ -95,10 +100,17 @@ class _TableCheck:
     def __init__(self, publication: Publication, manifest: TableManifest) -> None:
         self._publication = publication
         self._manifest = manifest
-        self._decoder: BodyDecoder = decoder_spec(manifest.options).decoder(manifest.schema)
-        self._rejected = Counter(self._places(REJECTED, "_"))
-        self._found = Counter(self._places(MAIN, str(manifest.prefix)))
+        self._spec = decoder_spec(manifest.options)
+        self._decoder: BodyDecoder = self._spec.decoder(manifest.schema)
+        self._found = Counter(place for place, _ in self._rows(MAIN, str(manifest.prefix)))
+        self._rejected: Counter[MessagePlace] = Counter()
+        self._wholly_rejected: set[MessagePlace] = set()
+        for place, reason in self._rows(REJECTED, "_", REASON):
+            self._rejected[place] += 1
+            if not is_of_row(str(reason)):
+                self._wholly_rejected.add(place)
         self._expected: Counter[MessagePlace] = Counter()
+        self._expected_rejects: Counter[MessagePlace] = Counter()
         self._newest: dict[Any, tuple[_SourceMessage, bool]] = {}
         self._seen: set[MessagePlace] = set()
 
@@ -113,26 +125,30 @@ class _TableCheck:
                     self._expect(waiting)
                     waiting = []
             self._expect(waiting)
-        unreadable = self._manifest.messages - len(self._seen)
-        if self._manifest.key and unreadable > 0:
+        unreadable = self._unreadable()
+        if self._manifest.key and unreadable.total():
             raise DataLostError(
-                f"{self._publication.lake.place}: the sources no longer have {unreadable} messages "
-                "that the table has read, so the newest versions are not known; name an archive, "
-                "too"
+                f"{self._publication.lake.place}: the sources no longer have {unreadable.total()} "
+                "messages that the table has read, so the newest versions are not known; name an "
+                "archive, too"
             )
-        if self._manifest.key:
-            for message, gone in self._newest.values():
-                if not gone:
-                    self._expected[message.place] += 1
-        return self._result()
+        for message, gone in self._newest.values():
+            if not gone:
+                self._expected[message.place] += 1
+        return self._result(unreadable)
 
-    def _result(self) -> Verification:
-        known = {p: n for p, n in self._found.items() if p in self._seen}
-        missing = [p for p, n in self._expected.items() if known.get(p, 0) < n]
-        more = [p for p, n in known.items() if n > self._expected.get(p, 0)]
-        repeated = [p for p in more if self._expected.get(p)]
-        repeated += [p for p, n in self._rejected.items() if n > 1]
-        unexpected = [p for p in more if not self._expected.get(p)]
+    def _result(self, unreadable: Counter[tuple[str, int]]) -> Verification:
+        missing: set[MessagePlace] = set()
+        repeated: set[MessagePlace] = set()
+        unexpected = set(self._foreign(unreadable))
+        for found, expected in (
+            (self._found, self._expected),
+            (self._rejected, self._expected_rejects),
+        ):
+            missing |= {place for place, number in expected.items() if found[place] < number}
+            more = {place for place in self._seen if found[place] > expected[place]}
+            repeated |= {place for place in more if expected[place]}
+            unexpected |= {place for place in more if not expected[place]}
         examples = [
             f"{what}: queue {queue} of {broker}, offset {offset}"
             for what, places in (
@@ -140,48 +156,114 @@ class _TableCheck:
                 ("repeated", repeated),
                 ("unexpected", unexpected),
             )
-            for broker, queue, offset in sorted(places)[:_SHOWN]
+            for broker, queue, offset in sorted(places, key=_order)[:_SHOWN]
         ]
         return Verification(
-            self._publication.lake.place,
-            len(self._seen),
-            self._found.total(),
-            self._rejected.total(),
-            max(self._manifest.messages - len(self._seen), 0),
-            len(missing),
-            len(repeated),
-            len(unexpected),
-            tuple(examples),
+            table=self._publication.lake.place,
+            messages=len(self._seen),
+            rows=self._found.total(),
+            rejected=self._rejected.total(),
+            unreadable=unreadable.total(),
+            missing=len(missing),
+            repeated=len(repeated),
+            unexpected=len(unexpected),
+            examples=tuple(examples),
         )
+
+    def _unreadable(self) -> Counter[tuple[str, int]]:
+        """Return, by broker and queue, the messages of the table that the sources do not have."""
+        seen = Counter((broker, queue_id) for broker, queue_id, _ in self._seen)
+        return Counter(
+            {
+                (name, queue_id): max(part.end - part.begin - part.lost - seen[name, queue_id], 0)
+                for name, progress in self._manifest.brokers.items()
+                for queue_id, part in progress.queues.items()
+            }
+        )
+
+    def _foreign(self, unreadable: Counter[tuple[str, int]]) -> Iterator[MessagePlace]:
+        """Yield the places of rows and rejects that cannot be those of messages of the table.
+
+        A place that the sources do not have may be that of an unreadable message of its queue, as
+        long as there are no more places than such messages.
+        """
+        possible = unreadable.copy()
+        for place in sorted((self._found.keys() | self._rejected.keys()) - self._seen, key=_order):
+            broker, queue_id, offset = place
+            part = self._manifest.progress(broker).queues.get(queue_id)
+            within = part is not None and offset is not None and part.begin <= offset < part.end
+            if within and possible[broker, queue_id]:
+                possible[broker, queue_id] -= 1
+            else:
+                yield place
 
     # -- what the table should have -----------------------------------------------------------
 
-    def _expect(self, messages: list[_SourceMessage]) -> None:
-        """Decode messages, and note which of their rows the table should have."""
+    def _expect(self, messages: Sequence[_SourceMessage]) -> None:
+        """Decode messages, and note the rows and rejects that there should be of them."""
+        readable = []
+        for message in messages:
+            if message.body is None:
+                self._expected_rejects[message.place] = 1
+            else:
+                readable.append(message)
+        if readable:
+            self._expect_decoded(readable)
+
+    def _expect_decoded(self, messages: Sequence[_SourceMessage]) -> None:
         decoded = self._decoder.decode([message.body for message in messages])
+        if any(map(self._changes_key, decoded.parts)):
+            if len(messages) == 1:
+                self._expected_rejects[messages[0].place] = 1
+                return
+            half = len(messages) // 2
+            self._expect_decoded(messages[:half])
+            self._expect_decoded(messages[half:])
+            return
+        rejects = Counter(reject.message for reject in decoded.rejects)
+        versions: dict[int, list[tuple[Any, bool]]] = {}
         for part in decoded.parts:
-            operations = part.operations.to_pylist()
-            rows = part.rows.select(self._key()).to_pylist() if self._manifest.key else []
-            for row, at in enumerate(part.messages.to_pylist()):
-                message = messages[at]
-                if message.body is None or message.place in self._rejected:
-                    continue
-                gone = operations[row] == Operation.DELETE
-                if not self._manifest.key:
-                    self._expected[message.place] += not gone
-                    continue
-                key = tuple(rows[row].values())
-                if None in key:
-                    key = (self._own_key(message, part.rows.schema),)
-                self._compete(key, message, gone)
+            deletes = [operation == Operation.DELETE for operation in part.operations.to_pylist()]
+            indexes = part.messages.to_pylist()
+            for at, gone, key in zip(indexes, deletes, self._keys(part), strict=True):
+                if gone and key is None:
+                    key = self._own_key(messages[at], part.rows.schema)
+                if key is None or (gone and not self._manifest.key):
+                    rejects[at] += 1
+                else:
+                    versions.setdefault(at, []).append((key, gone))
+        for at, message in enumerate(messages):
+            if message.place in self._wholly_rejected:  # also if it fits since then
+                self._expected_rejects[message.place] = 1
+                continue
+            if rejects[at]:
+                self._expected_rejects[message.place] = rejects[at]
+            for version, gone in versions.get(at, ()):
+                if self._manifest.key:
+                    self._compete(version, message, gone)
+                else:
+                    self._expected[message.place] += 1
 
-    def _key(self) -> list[str]:
+    def _changes_key(self, part: TableRows) -> bool:
+        """Whether rows have keys of another type, for which their messages were rejected."""
+        kinds = ((part.schema.type_of(name), name) for name in self._manifest.key)
+        return any(kind != self._manifest.schema.type_of(name) for kind, name in kinds)
+
+    def _keys(self, part: TableRows) -> list[tuple[Any, ...] | None]:
+        """Return the key of each row, and None where a part of it is null; () without a key."""
         names = map(self._manifest.schema.own_name, self._manifest.key)
-        return [name for name in names if name is not None]
+        columns = [part.rows.column(name).to_pylist() for name in names if name is not None]
+        if not self._manifest.key:
+            return [()] * part.rows.num_rows
+        return [None if None in key else key for key in zip(*columns, strict=True)]
 
-    def _own_key(self, message: _SourceMessage, schema: pa.Schema) -> Any:
-        kind = schema.field(self._key()[0]).type
-        return pa.scalar(message.keys[0]).cast(kind).as_py()
+    def _own_key(self, message: _SourceMessage, schema: pa.Schema) -> tuple[Any, ...] | None:
+        """Return the key of a message that deletes a row, which is a value of the key's column."""
+        if len(self._manifest.key) != 1 or not message.keys:
+            return None
+        name = self._manifest.schema.own_name(self._manifest.key[0])
+        found = key_value(message.keys[0], schema.field(name).type, self._spec.zone)
+        return None if found is None else (found,)
 
     def _compete(self, key: Any, message: _SourceMessage, gone: bool) -> None:
         known = self._newest.get(key)
@@ -198,17 +280,19 @@ class _TableCheck:
 
     # -- what there is ------------------------------------------------------------------------
 
-    def _places(self, table: str, prefix: str) -> Iterator[MessagePlace]:
-        """Yield the positions of all rows of a table."""
+    def _rows(
+        self, table: str, prefix: str, column: str = "null"
+    ) -> Iterator[tuple[MessagePlace, Any]]:
+        """Yield the positions of all rows of a table, with the values of a column."""
         library: Any = import_module("deltalake")
         place = self._publication.lakes[table].place
         if not library.DeltaTable.is_deltatable(place):
             return
         names = ", ".join(f'"{prefix}{name}"' for name in ("broker", "queue", "offset"))
         query = library.QueryBuilder().register("t", library.DeltaTable(place))
-        for batch in query.execute(f"select {names} from t"):
-            columns = (column.to_pylist() for column in pa.record_batch(batch).columns)
-            yield from zip(*columns, strict=True)
+        for batch in query.execute(f"select {names}, {column} from t"):
+            columns = [column.to_pylist() for column in pa.record_batch(batch).columns]
+            yield from zip(zip(*columns[:3], strict=True), columns[3], strict=True)
 
     def _messages(self, source: TableSource) -> Iterator[_SourceMessage]:
         """Yield the messages of a source that the table has read."""
@@ -247,6 +331,11 @@ class _TableCheck:
                         row["keys"],
                         _inflated(row["body"], row["sys_flag"]),
                     )
+
+
+def _order(place: MessagePlace) -> list[tuple[bool, Any]]:
+    """Return a key by which places are sorted, also those of rows with nulls."""
+    return [(each is not None, each) for each in place]
 
 
 def _inflated(body: bytes, flags: int) -> bytes | None:
