@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
-from functools import partial
+from functools import partial, wraps
 from importlib import import_module
+from inspect import signature
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 import pyarrow as pa
 
@@ -25,11 +26,12 @@ from firetrail.system import SYSTEM
 _TABLE, _SEQUENCE = "firetrail.table", "firetrail.sequence"
 _LOG = "_delta_log"
 _LIBRARIES = {"pyarrow", "deltalake", "_internal"}
-"""The modules of errors of Arrow and delta-rs."""
+"""Top-level modules whose exceptions are errors of the libraries."""
 _ATTEMPTS = 5
 """Attempts at a commit while somebody else merges the files that it replaces."""
 LakeArgument = TypeVar("LakeArgument")
 LakeResult = TypeVar("LakeResult")
+Arguments = ParamSpec("Arguments")
 _MAINTENANCE = {"OPTIMIZE", "VACUUM START", "VACUUM END"}
 
 
@@ -48,16 +50,45 @@ def naming_table(
 def _call(
     function: Callable[[LakeArgument], LakeResult], name: str, argument: LakeArgument
 ) -> LakeResult:
-    try:
+    with _named_errors(name):
         return function(argument)
+
+
+def names_table(function: Callable[Arguments, LakeResult]) -> Callable[Arguments, LakeResult]:
+    """Return a function of users that raises LakeError for errors of the libraries.
+
+    Args:
+        function: The function, whose argument ``to`` is the folder of the table.
+    """
+    parameters = signature(function)
+
+    @wraps(function)
+    def named(*args: Arguments.args, **more: Arguments.kwargs) -> LakeResult:
+        with _named_errors(f"table {parameters.bind(*args, **more).arguments['to']}"):
+            return function(*args, **more)
+
+    return named
+
+
+@contextmanager
+def _named_errors(name: str) -> Iterator[None]:
+    """Raise LakeError, which names a table, for errors of the libraries."""
+    try:
+        yield
     except Exception as error:
         kind = type(error)
-        if kind.__module__.partition(".")[0] not in _LIBRARIES:
+        # delta-rs raises plain exceptions for errors of its queries
+        if kind.__module__.partition(".")[0] not in _LIBRARIES and kind is not Exception:
             raise
         raise LakeError(
-            f"{name}: the run ended with an error of a library ({kind.__name__}: {error}); run "
-            "the job again, and report this if it ends so again"
+            f"{name}: ended with an error of a library ({kind.__name__}: {_first_line(error)}); "
+            "run it again, and report this if it ends so again"
         ) from error
+
+
+def _first_line(error: Exception) -> str:
+    """Return the text of an error of delta-rs without the stack that follows it."""
+    return next(iter(str(error).splitlines()), "")
 
 
 class DeltaWriter:
@@ -201,7 +232,7 @@ class DeltaWriter:
             yield
         except self._library.exceptions.DeltaError as error:
             raise LakeError(
-                f"{self._lake.place}: the commit failed ({error}); run the job again"
+                f"{self._lake.place}: the commit failed ({_first_line(error)}); run the job again"
             ) from error
 
     def _sync(self, known: int, version: int) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from firetrail.pipeline.decoding.schema.table_schema import EMPTY
+from firetrail.pipeline.tables.files.delta_writer import names_table
 from firetrail.pipeline.tables.files.table_manifest import (
     MAIN,
     REJECTED,
@@ -65,6 +66,7 @@ class TableExplanation(NamedTuple):
     rewritten_size: int  # bytes
 
 
+@names_table
 def explain_table(
     spark: SparkProvider,
     source: str | Path | Sequence[str | Path],

@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 
 from firetrail.errors import LakeError
 from firetrail.pipeline.lakes.lake_folder import LakeFolder
+from firetrail.pipeline.tables.files.delta_writer import names_table
 from firetrail.pipeline.tables.files.rewrite_task import cast_rows
 from firetrail.pipeline.tables.files.table_columns import (
     BROKER,
@@ -86,6 +87,7 @@ class RejectedMessages:
         yield from rows.take(pa.array(chosen, pa.int64())).combine_chunks().to_batches(_ROWS)
 
 
+@names_table
 def retry_table(
     spark: SparkProvider,
     to: str | Path,

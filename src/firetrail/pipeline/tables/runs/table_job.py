@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from firetrail.errors import LakeError, PipelineError
 from firetrail.pipeline.decoding.schema.table_schema import EMPTY, TableSchema
-from firetrail.pipeline.tables.files.delta_writer import naming_table
+from firetrail.pipeline.tables.files.delta_writer import names_table
 from firetrail.pipeline.tables.files.rewrite_task import RewriteTask, rewrite_file
 from firetrail.pipeline.tables.files.table_columns import TableColumns
 from firetrail.pipeline.tables.files.table_manifest import (
@@ -59,6 +59,7 @@ INLINE_BYTES = 8 << 20
 """A round with at most this much to read is done in the driver: Spark would take longer."""
 
 
+@names_table
 def table(
     spark: SparkProvider,
     source: str | Path | Sequence[str | Path],
@@ -142,8 +143,7 @@ def table(
         split_bytes=split_bytes,
         on_plan=on_plan,
     )
-    job = TableJob(spark, given, to, options)
-    return naming_table(job.run, f"table {to}")(topic)
+    return TableJob(spark, given, to, options).run(topic)
 
 
 class DecodedStage(NamedTuple):

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from firetrail.errors import LakeError
+from firetrail.pipeline.tables.files.delta_writer import names_table
 from firetrail.pipeline.tables.files.table_manifest import MAIN
 from firetrail.pipeline.tables.runs.publication import Publication
 
@@ -37,6 +38,7 @@ class TableStatus(NamedTuple):
     brokers: list[BrokerMessages]
 
 
+@names_table
 def table_status(to: str | Path) -> TableStatus:
     """Return the status of a table, which may be in use.
 

@@ -22,6 +22,7 @@ from firetrail.format.layout import COMPRESSED
 from firetrail.format.record import decode_message
 from firetrail.pipeline.decoding.body_decoder import BodyDecoder, Operation, TableRows
 from firetrail.pipeline.lakes.lake_reader import lake_dataset
+from firetrail.pipeline.tables.files.delta_writer import names_table
 from firetrail.pipeline.tables.files.table_columns import REASON
 from firetrail.pipeline.tables.files.table_manifest import MAIN, REJECTED, TableManifest
 from firetrail.pipeline.tables.keyed.keyed_rows import key_value
@@ -66,6 +67,7 @@ class _SourceMessage(NamedTuple):
     """None if it cannot be decompressed."""
 
 
+@names_table
 def verify_table(source: str | Path | Sequence[str | Path], to: str | Path) -> Verification:
     """Compare a table with the messages of its topic.
 
