@@ -130,7 +130,11 @@ class LakeFolder:
         return HashedFile(stream, self.show(name))
 
     def reveal(self, names: Iterable[str]) -> None:
-        """Give complete data files their names, durably; those that have them keep them."""
+        """Give complete data files their names, durably; those that have them keep them.
+
+        Raises:
+            LakeError: A file does not exist.
+        """
 
     def names(self, changed_before_ms: float = math.inf) -> list[str]:
         """Return every file in the folder and below, published or not, complete or not.

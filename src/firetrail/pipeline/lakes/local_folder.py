@@ -50,12 +50,22 @@ class LocalFolder(LakeFolder):
         return HashedFile(stream, self.show(name), self.path(name))
 
     def reveal(self, names: Iterable[str]) -> None:
-        """Give complete data files their names, durably; those that have them keep them."""
+        """Give complete data files their names, durably; those that have them keep them.
+
+        Raises:
+            LakeError: A file exists under neither name.
+        """
         names = list(names)
         for name in names:
             hidden = Path(self.path(_before(name)))
             if hidden.exists():
                 hidden.rename(self.path(name))
+            elif not Path(self.path(name)).exists():
+                raise LakeError(
+                    f"{self.path(name)}: this data file was written, and is missing; run the job "
+                    "again when it is there (a network file system may show it later), or restore "
+                    "it"
+                )
         self.sync_folders(names)
 
     def sync_folders(self, names: Iterable[str]) -> None:

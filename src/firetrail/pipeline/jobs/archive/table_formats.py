@@ -135,7 +135,9 @@ class ParquetFiles(_PublishedTable):
 
     def _complete(self, manifest: Manifest) -> bool:
         """Name the remaining files; programs may be reading those that have their names."""
-        self._lake.reveal(manifest.files)
+        published = self._lake.manifest()
+        known = {file.path for file in published.files} if published else set()
+        self._lake.reveal(file for file in manifest.files if file.path not in known)
         return True
 
     def _commit(self, manifest: Manifest, added: list[DataFile], removed: list[DataFile]) -> None:

@@ -108,6 +108,16 @@ class DeltaWriter:
         """Whether there is a table."""
         return bool(self._library.DeltaTable.is_deltatable(self._lake.place))
 
+    def has_committed(self, sequence: int) -> bool:
+        """Whether the table has the commit with the sequence of a manifest."""
+        return self.exists() and self._has_transaction(
+            self._library.DeltaTable(self._lake.place), sequence
+        )
+
+    def _has_transaction(self, table: Any, sequence: int) -> bool:
+        done = table.transaction_version(self._id)
+        return done is not None and done >= sequence
+
     def check(self, version: int | None) -> None:
         """Check that the table is the one that this job wrote.
 
@@ -182,8 +192,7 @@ class DeltaWriter:
         for attempt in range(1, _ATTEMPTS + 1):
             table = self._open(schema, sequence)
             self._check_commits(table, known)
-            done = table.transaction_version(self._id)
-            if done is not None and done >= sequence:
+            if self._has_transaction(table, sequence):
                 break
             try:
                 with self._explained():

@@ -9,7 +9,8 @@ import pyarrow.parquet as pq
 
 from firetrail.pipeline.lakes.lake_folder import LakeFolder
 from firetrail.pipeline.tables.files.table_files import TableWriter
-from firetrail.pipeline.tables.files.table_manifest import TableFile
+from firetrail.pipeline.tables.files.table_manifest import LOCK, TableFile
+from firetrail.pipeline.workers import worker_name
 
 
 class RewriteTask(NamedTuple):
@@ -23,15 +24,23 @@ class RewriteTask(NamedTuple):
     token: str
 
 
-def rewrite_file(task: RewriteTask) -> list[TableFile]:
+class RewriteResult(NamedTuple):
+    """The result of a task."""
+
+    files: list[TableFile]
+    worker: str
+
+
+def rewrite_file(task: RewriteTask) -> RewriteResult:
     """Write the rows of a file to a new one, with the columns and types of a schema."""
+    task.lake.check_shared(LOCK, task.token)
     stem = f"{task.sequence:010d}-r{task.number:05d}"
     writer = TableWriter(task.lake, stem, task.token, task.schema)
     try:
         with task.lake.filesystem.open_input_file(task.lake.path(task.path)) as file:
             for batch in pq.ParquetFile(file).iter_batches():
                 writer.write(cast_rows(pa.Table.from_batches([batch]), task.schema))
-        return writer.close()
+        return RewriteResult(writer.close(), worker_name())
     except BaseException:
         writer.abandon()
         raise

@@ -24,6 +24,7 @@ from firetrail.pipeline.tables.files.table_files import SUFFIX, TableWriter
 from firetrail.pipeline.tables.files.table_manifest import LOCK, TableFile
 from firetrail.pipeline.tables.keyed.bucket_rows import DELETE, BucketRows
 from firetrail.pipeline.tables.keyed.keys import KeyPosition, key_texts
+from firetrail.pipeline.workers import worker_name
 
 DELETES = f"{FOLDER}/deletes"
 _DELETES_SCHEMA = pa.schema(
@@ -63,9 +64,13 @@ class MergeResult(NamedTuple):
     written: bool
     """Whether the files replace those of the bucket."""
     deletes: str
+    """The file of deleted keys; empty if there is none."""
+    deletes_size: int
+    """Its size if the task has written it; 0 if it is the old one."""
     inserted: int
     updated: int
     deleted: int
+    worker: str
 
 
 class _KeyVersion(NamedTuple):
@@ -116,11 +121,19 @@ class _BucketMerger:
         written = bool(rows or removed or self._task.always)
         if written:
             files = self._write(rows)
-        path = self._task.deletes
+        path, size = self._task.deletes, 0
         if self._deletes != deletes_before:
-            path = self._write_deletes()
+            path, size = self._write_deletes()
         return MergeResult(
-            self._task.bucket, files, written, path, len(rows) - updated, updated, deleted
+            bucket=self._task.bucket,
+            files=files,
+            written=written,
+            deletes=path,
+            deletes_size=size,
+            inserted=len(rows) - updated,
+            updated=updated,
+            deleted=deleted,
+            worker=worker_name(),
         )
 
     def _newest(self) -> dict[str, _KeyVersion]:
@@ -214,9 +227,10 @@ class _BucketMerger:
         positions = zip(rows["broker"], rows["physical_offset"], rows["store_us"], strict=True)
         return {key: KeyPosition(*each) for key, each in zip(rows["key"], positions, strict=True)}
 
-    def _write_deletes(self) -> str:
+    def _write_deletes(self) -> tuple[str, int]:
+        """Write the deleted keys; return the name and the size of the file."""
         if not self._deletes:
-            return ""
+            return "", 0
         lake, task = self._task.lake, self._task
         stem = f"{task.sequence:010d}-{task.bucket:05d}"
         name = lake.new_name(DELETES, stem, task.token, SUFFIX)
@@ -228,4 +242,4 @@ class _BucketMerger:
         file = lake.create(name)
         pq.write_table(pa.Table.from_arrays(arrays, schema=_DELETES_SCHEMA), file)
         file.close()
-        return name
+        return name, file.size

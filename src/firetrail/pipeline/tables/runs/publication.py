@@ -191,8 +191,10 @@ class Publication:
             rewritten = pending.rewritten if name == MAIN else pending.retried
             if not files and not buckets and not rewritten:
                 continue
-            self.lakes[name].reveal([file.path for file in files])
-            versions[name] = self._writer(manifest, name).commit(
+            writer = self._writer(manifest, name)
+            if not writer.has_committed(manifest.sequence):
+                self.lakes[name].reveal([file.path for file in files])
+            versions[name] = writer.commit(
                 _schema(manifest) if name == MAIN else REJECTED_SCHEMA,
                 files,
                 manifest.sequence,

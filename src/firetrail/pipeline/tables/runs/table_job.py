@@ -15,7 +15,11 @@ from typing import NamedTuple
 from firetrail.errors import LakeError, PipelineError
 from firetrail.pipeline.decoding.schema.table_schema import EMPTY, TableSchema
 from firetrail.pipeline.tables.files.delta_writer import names_table
-from firetrail.pipeline.tables.files.rewrite_task import RewriteTask, rewrite_file
+from firetrail.pipeline.tables.files.rewrite_task import (
+    RewriteResult,
+    RewriteTask,
+    rewrite_file,
+)
 from firetrail.pipeline.tables.files.table_columns import TableColumns
 from firetrail.pipeline.tables.files.table_manifest import (
     LOCK,
@@ -31,7 +35,7 @@ from firetrail.pipeline.tables.keyed.bucket_change import (
     Change,
     changes_types,
 )
-from firetrail.pipeline.tables.keyed.merge_task import merge_bucket
+from firetrail.pipeline.tables.keyed.merge_task import MergeResult, merge_bucket
 from firetrail.pipeline.tables.messages.broker_names import (
     check_different_logs,
     named_sources,
@@ -349,7 +353,13 @@ class TableJob:
             merges = BucketMerges(self.publication.lake, manifest, new, self.token)
             tasks = merges.tasks([result.staged for result in results], old, always=always)
             inline = inline and merges.size <= INLINE_MERGE_BYTES
-            return merges.change(self._runner.run(merge_bucket, tasks, inline))
+            merged: list[MergeResult] = self._runner.run(merge_bucket, tasks, inline)
+            for result in merged:
+                self._check_files(MAIN, result.files, result.worker)
+                if result.deletes_size:
+                    lake = self.publication.lake
+                    lake.check_arrived(result.deletes, result.deletes_size, result.worker)
+            return merges.change(merged)
         files = [file for result in results for file in result.files[MAIN]]
         rows = sum(file.rows for file in files)
         if always:
@@ -360,8 +370,11 @@ class TableJob:
         """Raise NotSharedError unless the driver sees the files of all tasks."""
         for result in results:
             for name, files in result.files.items():
-                for file in files:
-                    self.publication.lakes[name].check_arrived(file.path, file.size, result.worker)
+                self._check_files(name, files, result.worker)
+
+    def _check_files(self, table: str, files: Iterable[TableFile], worker: str) -> None:
+        for file in files:
+            self.publication.lakes[table].check_arrived(file.path, file.size, worker)
 
     def _rewrite(self, new: TableManifest, old: Sequence[StoredFile]) -> list[TableFile]:
         """Write the files of the table again, with the new types of its columns."""
@@ -370,5 +383,7 @@ class TableJob:
             RewriteTask(self.publication.lake, file.path, number, schema, new.sequence, self.token)
             for number, file in enumerate(old)
         ]
-        files: list[list[TableFile]] = self._runner.run(rewrite_file, tasks, len(tasks) < 2)
-        return [file for some in files for file in some]
+        results: list[RewriteResult] = self._runner.run(rewrite_file, tasks, len(tasks) < 2)
+        for result in results:
+            self._check_files(MAIN, result.files, result.worker)
+        return [file for result in results for file in result.files]
