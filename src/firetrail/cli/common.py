@@ -1,10 +1,12 @@
 """Arguments that subcommands share, and errors about missing topics and queues."""
 
 import argparse
+from collections.abc import Sequence
 from datetime import datetime
 from importlib import import_module
 from pathlib import Path
 from pkgutil import iter_modules
+from typing import Any
 
 from firetrail.cli.subcommand import Subparsers
 from firetrail.errors import ConfigError, NoSuchError
@@ -89,6 +91,28 @@ def _delay_levels(text: str) -> DelayLevels:
         return DelayLevels.parse(text)
     except ConfigError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
+
+
+class KeyValues(argparse.Action):
+    """The action of an argument KEY=VALUE, which may be repeated with other keys: a dict."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: str | Sequence[Any] | None,
+        option_string: str | None = None,
+    ) -> None:
+        """Add what was given; a key that is given twice is a usage error."""
+        found = dict(getattr(namespace, self.dest) or {})
+        for text in [values] if isinstance(values, str) else values or ():
+            key, equals, value = text.partition("=")
+            if not equals or not key:
+                raise argparse.ArgumentError(self, f"{text!r} is not {self.metavar}")
+            if key in found:
+                raise argparse.ArgumentError(self, f"{key} is given twice")
+            found[key] = value
+        setattr(namespace, self.dest, found)
 
 
 def not_negative(text: str) -> int:

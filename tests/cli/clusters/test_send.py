@@ -36,6 +36,12 @@ def test_a_property_without_a_value_is_refused(firetrail: Firetrail) -> None:
     result = firetrail("send", "T", "x", "--property", "name")
     assert result.code == 2
     assert "'name' is not NAME=VALUE" in result.err
+    result = firetrail("send", "T", "x", "--property", "a=1", "--property", "a=2")
+    assert result.code == 2
+    assert "argument --property: a is given twice" in result.err
+    result = firetrail("settings", "set", "a=1", "b=2", "a=3")
+    assert result.code == 2
+    assert "a is given twice" in result.err
 
 
 class TestDeliveryTimes:

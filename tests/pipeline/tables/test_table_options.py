@@ -1,14 +1,22 @@
 """The options of a table: function, command and run have the same ones."""
 
 import inspect
+from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
+from tests.pipeline.tables.topics import put, rows, table
 
 from firetrail.cli.main import main
+from firetrail.errors import ConfigError, LakeError
+from firetrail.pipeline.lakes.location import open_folder
 from firetrail.pipeline.tables.runs import table_job
+from firetrail.pipeline.tables.runs.explanation import explain_table
+from firetrail.pipeline.tables.runs.table_status import table_status
+from firetrail.pipeline.tables.runs.verification import verify_table
 from firetrail.pipeline.tables.table_options import TableOptions
 
 DEFAULTS = {field.name: field.default for field in fields(TableOptions)}
@@ -55,3 +63,59 @@ def test_the_command_has_the_options_of_a_run(monkeypatch: pytest.MonkeyPatch) -
     main(["pipeline", "table", "data", "orders", "--to", "lake", *FLAGS])
     assert passed.keys() == DEFAULTS.keys() - WITHOUT_FLAG.keys()
     assert not [name for name, value in passed.items() if value == DEFAULTS[name]]
+
+
+@pytest.mark.parametrize("given", ["ID", "Id", ["iD"]])
+def test_a_key_in_another_case_is_the_same(tmp_path: Path, given: Any) -> None:
+    root, to = tmp_path / "data", tmp_path / "orders"
+    put(root, {"id": 1, "n": 1})
+    table(root, to, upsert="id")
+    put(root, {"ID": 1, "n": 2})
+    assert table(root, to, upsert=given).key == ("id",)
+    assert [row["n"] for row in rows(to)] == [2]
+    with pytest.raises(ConfigError, match="the table was made with"):
+        table(root, to, upsert="n")
+
+
+def test_a_table_needs_a_source(tmp_path: Path) -> None:
+    to = tmp_path / "orders"
+    calls: list[Callable[[], object]] = [
+        lambda: table([], to),
+        lambda: explain_table(_no_spark, [], "orders", to),
+        lambda: verify_table([], to),
+    ]
+    put(tmp_path / "data", {"id": 1})
+    table(tmp_path / "data", to)
+    for call in calls:
+        with pytest.raises(ConfigError, match=r"^source = .*name at least one"):
+            call()
+
+
+def _no_spark() -> Any:
+    raise AssertionError
+
+
+def test_a_place_may_be_the_url_of_a_local_file(tmp_path: Path) -> None:
+    root, to = tmp_path / "my data", tmp_path / "my orders"
+    put(root, {"id": 1})
+    source, url = (f"file://{quote(str(place))}" for place in (root, to))
+    assert table(source, url).table == str(to)  # type: ignore[arg-type]
+    assert table(root, to).total_rows == 1
+    assert table_status(url).rows == 1
+    assert verify_table([source], url).ok
+    assert open_folder(url).is_local
+    with pytest.raises(LakeError, match="needs a local or mounted folder"):
+        table(root, f"s3://{to}")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("option", ["--option", "--conf"])
+def test_an_option_that_is_given_twice(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], option: str
+) -> None:
+    command = ["pipeline", "table", str(tmp_path), "orders", "--to", "lake"]
+    with pytest.raises(SystemExit):
+        main([*command, option, "spark.a=1", option, "spark.b=2", option, "spark.a=3"])
+    assert f"argument {option}: spark.a is given twice" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        main([*command, option, "=1"])
+    assert "'=1' is not " in capsys.readouterr().err

@@ -13,7 +13,7 @@ from contextlib import suppress
 from datetime import timedelta
 
 from firetrail.cli import running_cluster
-from firetrail.cli.common import moment, not_negative
+from firetrail.cli.common import KeyValues, moment, not_negative
 from firetrail.cli.output import counted, human_time, say
 from firetrail.cli.subcommand import ExitCode, Subparsers
 from firetrail.client import Message, Producer, SendResult, SendStatus
@@ -64,9 +64,9 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--property",
-        action="append",
+        action=KeyValues,
         type=name_and_value,
-        default=[],
+        default={},
         metavar="NAME=VALUE",
         help="user property; may be repeated",
     )
@@ -104,12 +104,12 @@ def delay(text: str) -> timedelta:
     return timedelta(**{_UNITS[match[2]]: int(match[1])})
 
 
-def name_and_value(text: str) -> tuple[str, str]:
-    """Split an argument ``NAME=VALUE``."""
+def name_and_value(text: str) -> str:
+    """Return an argument ``NAME=VALUE`` whose value is not empty."""
     name, equals, value = text.partition("=")
     if not (name and equals and value):
         raise argparse.ArgumentTypeError(f"{text!r} is not NAME=VALUE")
-    return name, value
+    return text
 
 
 def run(args: argparse.Namespace) -> ExitCode:
@@ -136,7 +136,7 @@ async def _send(args: argparse.Namespace) -> int:
                 body,
                 tags=args.tags,
                 keys=args.key,
-                properties=dict(args.property),
+                properties=args.property,
                 delay_level=args.delay_level,
             )
             later = args.delay if args.deliver_at is None else args.deliver_at

@@ -5,6 +5,7 @@ import json
 
 from firetrail.cli import running_cluster
 from firetrail.cli.clusters.send import name_and_value
+from firetrail.cli.common import KeyValues
 from firetrail.cli.output import table
 from firetrail.cli.subcommand import ExitCode, Subparsers
 from firetrail.client import Admin
@@ -35,7 +36,12 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
     show.add_argument("keys", metavar="KEY", nargs="*", help="keys to show (default: all)")
     change = running_cluster.add_action(actions, "set", "change settings that are live")
     change.add_argument(
-        "values", metavar="KEY=VALUE", nargs="+", type=name_and_value, help="the new value"
+        "values",
+        metavar="KEY=VALUE",
+        nargs="+",
+        type=name_and_value,
+        action=KeyValues,
+        help="the new value",
     )
     for action in (show, change):
         action.add_argument(
@@ -53,11 +59,11 @@ def run(args: argparse.Namespace) -> ExitCode:
 async def _run(args: argparse.Namespace) -> None:
     async with Admin(args.namesrv) as admin:
         brokers = {args.broker: args.broker} if args.broker else await admin.masters()
-        keys = args.keys if args.action == "show" else [key for key, _ in args.values]
+        keys = args.keys if args.action == "show" else list(args.values)
         found: dict[str, dict[str, str]] = {}
         for name, address in brokers.items():
             if args.action == "set":
-                await admin.update_broker_config(address, dict(args.values))
+                await admin.update_broker_config(address, args.values)
             settings = await admin.broker_config(address)
             for key in keys:
                 if key not in settings:

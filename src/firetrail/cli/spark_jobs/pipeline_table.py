@@ -59,8 +59,7 @@ def add(subparsers: Subparsers) -> None:
     parser.add_argument(
         "--option",
         metavar="KEY=VALUE",
-        type=_option,
-        action="append",
+        action=common.KeyValues,
         help="option of the decoder, kept with the table; may be repeated",
     )
     parser.add_argument(
@@ -125,13 +124,6 @@ def add(subparsers: Subparsers) -> None:
     parser.set_defaults(run=run)
 
 
-def _option(text: str) -> tuple[str, str]:
-    key, equals, value = text.partition("=")
-    if not equals or not key:
-        raise argparse.ArgumentTypeError(f"{text!r} is not KEY=VALUE")
-    return key, value
-
-
 def run(args: argparse.Namespace) -> ExitCode:
     """Append the messages, and print how many."""
     rejected = False
@@ -154,7 +146,7 @@ def run(args: argparse.Namespace) -> ExitCode:
 
         options: dict[str, Any] = {
             "decoder": args.decoder,
-            "decoder_options": None if args.option is None else dict(args.option),
+            "decoder_options": args.option,
             "schema": args.schema,
             "prefix": args.prefix,
             "message_columns": args.message_columns,

@@ -66,8 +66,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--conf",
         metavar="KEY=VALUE",
         type=_setting,
-        action="append",
-        default=[],
+        action=common.KeyValues,
+        default={},
         help="Spark setting, such as spark.driver.memory=4g; may be repeated",
     )
 
@@ -82,13 +82,12 @@ def add_mode(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _setting(text: str) -> tuple[str, str]:
-    key, equals, value = text.partition("=")
-    if not equals or not key.startswith("spark."):
+def _setting(text: str) -> str:
+    if "=" not in text or not text.startswith("spark."):
         raise argparse.ArgumentTypeError(
             f"{text!r} is not a Spark setting such as spark.driver.memory=4g"
         )
-    return key, value
+    return text
 
 
 @contextmanager

@@ -1,6 +1,7 @@
 """The choice of the folder for a lake, by its path or URL."""
 
 import re
+from urllib.parse import unquote
 
 from firetrail.errors import ConfigError
 from firetrail.pipeline.lakes.lake_folder import LakeFolder
@@ -9,6 +10,11 @@ from firetrail.pipeline.lakes.s3_folder import S3Folder
 
 _REFUSED_BY_DELTA = re.compile(r"[\x00-\x1f\x7f\\\[\]^|\ud800-\udfff]|%[0-9A-Fa-f]{2}")
 """What delta-rs, which takes paths for URLs, does not find again or panics at, also if encoded."""
+
+
+def local_place(place: str) -> str:
+    """Return the path of a URL ``file:///…``, and any other place as it is."""
+    return unquote(place.removeprefix("file://")) if place.startswith("file:///") else place
 
 
 def open_folder(place: str) -> LakeFolder:
@@ -22,6 +28,7 @@ def open_folder(place: str) -> LakeFolder:
         LakeError: The URL or the settings of an object store are wrong.
         MissingExtraError: The lake is in an object store, and botocore is not installed.
     """
+    place = local_place(place)
     if place.startswith("s3://"):
         return S3Folder(place)
     if "://" in place:

@@ -67,11 +67,13 @@ class TableOptions:
             "buckets": BUCKETS,
         }
         for name, value in asked.items():
-            if name != "decoder_options" and known and value not in (None, known[name]):
+            if name != "decoder_options" and known and not _is_same(value, known[name]):
                 shown = known[name]
                 reason = f"the table was made with {shown!r}, which cannot be changed"
                 raise ConfigError(name, value, reason)
         kept = {**base, **{name: value for name, value in asked.items() if value is not None}}
+        if known:
+            kept["upsert"] = known["upsert"]  # perhaps in another case
         if kept["upsert"] and not kept["message_columns"]:
             raise ConfigError(
                 "message_columns",
@@ -108,6 +110,13 @@ class TableOptions:
             return list(each_once(names, folded_name))
         except ValueError:
             raise ConfigError("upsert", self.upsert, "must be the names of columns") from None
+
+
+def _is_same(value: Any, known: Any) -> bool:
+    """Whether an option is not given, or is that of a table; columns may be in another case."""
+    if isinstance(value, list):
+        return list(map(folded_name, value)) == list(map(folded_name, known))
+    return value in (None, known)
 
 
 def _check_choice(known: str | None, value: str, source_table: str) -> None:

@@ -16,6 +16,7 @@ from tests.pipeline.decoding.formats.registries import Registry, running
 
 from firetrail.errors import ConfigError, NotReachedError, PipelineError
 from firetrail.pipeline.decoding import Decoded, DecoderSpec, Operation, TableSchema
+from firetrail.pipeline.decoding.formats import schema_registry
 
 fastavro: Any = pytest.importorskip("fastavro")
 
@@ -282,3 +283,12 @@ def test_options_that_are_missing_or_wrong(options: dict[str, str], reason: str)
     with pytest.raises(ConfigError) as refused:
         DecoderSpec.from_options({"format": "avro", **options})
     assert reason in str(refused.value) and "secret" not in str(refused.value)
+
+
+def test_an_answer_of_a_registry_that_is_too_large(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(schema_registry, "ANSWER_MAX", 1 << 20)
+    schema = json.dumps({**ORDER, "doc": "x" * (1 << 20)})
+    with running({"/schemas/ids/1": {"schema": schema}}) as registry:
+        spec = with_registry(registry)
+        with pytest.raises(PipelineError, match=r"answers more than 1 MiB for schema 1; check"):
+            decode(spec, b"\0\0\0\0\1" + datum(ORDER, {"id": 1, "note": None}))

@@ -211,7 +211,7 @@ class SchemaRegistry:
             with closing(kind(parts.hostname, parts.port, timeout=TIMEOUT_S)) as connection:
                 connection.request("GET", parts.path.rstrip("/") + path, headers=headers)
                 response = connection.getresponse()
-                content = response.read(ANSWER_MAX)
+                content = response.read(ANSWER_MAX + 1)
         except (OSError, HTTPException) as error:
             reason = str(error) or type(error).__name__
             raise NotReachedError(f"the registry {self._url} does not answer: {reason}") from error
@@ -220,6 +220,9 @@ class SchemaRegistry:
         if response.status != 200:
             hint = f"; set {AUTH}=USER:PASSWORD" if response.status in (401, 403) else ""
             reason = f"answers {response.status} {response.reason} for {what}{hint}"
+            raise PipelineError(f"the registry {self._url} {reason}")
+        if len(content) > ANSWER_MAX:
+            reason = f"answers more than {ANSWER_MAX >> 20} MiB for {what}; check its address"
             raise PipelineError(f"the registry {self._url} {reason}")
         return content
 

@@ -12,7 +12,6 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
-from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -28,6 +27,7 @@ from firetrail.format.layout import (
 from firetrail.format.names import COMMIT_LOG, name_server
 from firetrail.pipeline.lakes.lake import Lake
 from firetrail.pipeline.lakes.lake_manifest import MANIFEST, DataFile, LakeLayout, Manifest
+from firetrail.pipeline.lakes.location import local_place
 from firetrail.pipeline.source.decompression import inflate
 from firetrail.pipeline.source.plan.fingerprint import whole_fingerprint
 from firetrail.pipeline.source.plan.log_splits import plan_queues, safe_end
@@ -136,6 +136,18 @@ class SourcePlan(NamedTuple):
     """Bytes of log or of files, about."""
 
 
+def source_list(given: str | Path | Sequence[str | Path]) -> list[str]:
+    """Return the sources that a user gives, one or several.
+
+    Raises:
+        ConfigError: There are none.
+    """
+    found = [str(each) for each in ([given] if isinstance(given, str | Path) else given)]
+    if not found:
+        raise ConfigError("source", given, "name at least one")
+    return found
+
+
 def parse_source(text: str) -> TableSource:
     """Return the source that a text ``PLACE`` or ``BROKER=PLACE`` names.
 
@@ -153,8 +165,7 @@ def parse_source(text: str) -> TableSource:
         broker, place = "", text
     if not place:
         raise ConfigError("source", text, "must be PLACE or BROKER=PLACE")
-    if place.startswith("file:///"):
-        place = unquote(place.removeprefix("file://"))
+    place = local_place(place)
     return TableSource(broker, place if "://" in place else str(Path(place).absolute()))
 
 

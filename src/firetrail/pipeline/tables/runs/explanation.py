@@ -18,6 +18,7 @@ from firetrail.pipeline.tables.files.table_manifest import (
 )
 from firetrail.pipeline.tables.keyed.bucket_change import changes_types
 from firetrail.pipeline.tables.messages.broker_progress import lost_between
+from firetrail.pipeline.tables.messages.table_sources import source_list
 from firetrail.pipeline.tables.runs.table_job import DecodedStage, TableJob
 from firetrail.pipeline.tables.runs.task_runner import SparkProvider
 from firetrail.pipeline.tables.table_options import TableOptions
@@ -91,8 +92,7 @@ def explain_table(
     Raises:
         FiretrailError: As the run would, except for messages that do not fit.
     """
-    given = [source] if isinstance(source, str | Path) else list(source)
-    job = TableJob(spark, given, to, TableOptions(**options), dry=True)
+    job = TableJob(spark, source_list(source), to, TableOptions(**options), dry=True)
     job.publication.check_folder()
     found, files = job.publication.peek()
     before = manifest = job.first_manifest(found, topic)

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from firetrail.errors import LakeError
 from firetrail.pipeline.lakes.lake_manifest import FOLDER, MANIFEST, PENDING
-from firetrail.pipeline.lakes.location import check_delta_opens, open_folder
+from firetrail.pipeline.lakes.location import check_delta_opens, local_place, open_folder
 from firetrail.pipeline.tables.files.delta_writer import DeltaWriter
 from firetrail.pipeline.tables.files.table_columns import BUCKET, REJECTED_SCHEMA, TableColumns
 from firetrail.pipeline.tables.files.table_files import remove_unfinished
@@ -47,6 +47,7 @@ class Publication:
     """
 
     def __init__(self, place: str) -> None:
+        place = local_place(place)
         if "://" in place:
             scheme, _, rest = place.partition("://")
             raise LakeError(

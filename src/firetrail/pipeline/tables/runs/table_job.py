@@ -47,6 +47,7 @@ from firetrail.pipeline.tables.messages.table_sources import (
     TableSource,
     check_exists,
     plan_source,
+    source_list,
 )
 from firetrail.pipeline.tables.row_task import TaskResult
 from firetrail.pipeline.tables.runs.decoding_rounds import DecodingRounds
@@ -132,7 +133,6 @@ def table(
         ConfigError: An option or the folder is wrong, or the option is not that of the table.
         MissingExtraError: The extra ``delta`` is not installed.
     """
-    given = [source] if isinstance(source, str | Path) else list(source)
     options = TableOptions(
         decoder=decoder,
         decoder_options=decoder_options,
@@ -147,7 +147,7 @@ def table(
         split_bytes=split_bytes,
         on_plan=on_plan,
     )
-    return TableJob(spark, given, to, options).run(topic)
+    return TableJob(spark, source_list(source), to, options).run(topic)
 
 
 class DecodedStage(NamedTuple):

@@ -28,7 +28,12 @@ from firetrail.pipeline.tables.files.table_manifest import MAIN, REJECTED, Table
 from firetrail.pipeline.tables.keyed.keyed_rows import key_value
 from firetrail.pipeline.tables.messages.broker_names import named_sources
 from firetrail.pipeline.tables.messages.reject_reasons import is_of_row
-from firetrail.pipeline.tables.messages.table_sources import TableSource, check_exists, is_archive
+from firetrail.pipeline.tables.messages.table_sources import (
+    TableSource,
+    check_exists,
+    is_archive,
+    source_list,
+)
 from firetrail.pipeline.tables.runs.publication import Publication
 from firetrail.pipeline.tables.table_options import decoder_spec
 from firetrail.store.inspect.view import StoreView
@@ -84,7 +89,6 @@ def verify_table(source: str | Path | Sequence[str | Path], to: str | Path) -> V
         ConfigError: The table has no message columns.
         DataLostError: The table has a key, and the sources lack messages.
     """
-    given = [source] if isinstance(source, str | Path) else list(source)
     publication = Publication(str(to))
     manifest = publication.manifest()
     if manifest is None:
@@ -92,7 +96,9 @@ def verify_table(source: str | Path | Sequence[str | Path], to: str | Path) -> V
     if manifest.prefix is None:
         raise ConfigError("message_columns", False, "without them, rows cannot be compared")
     publication.check_settled(manifest)
-    sources = named_sources([check_exists(str(each)) for each in given], list(manifest.brokers))
+    sources = named_sources(
+        [check_exists(each) for each in source_list(source)], list(manifest.brokers)
+    )
     return _TableCheck(publication, manifest).run(sources)
 
 
