@@ -33,7 +33,7 @@ from firetrail.remoting.wire.codes import RequestCode
 from firetrail.remoting.wire.command import RemotingCommand
 from firetrail.replication.log.epochs import EpochFile
 from firetrail.replication.replica.follower_status import FollowerState
-from firetrail.replication.replica.master_check import Master, MasterAddress
+from firetrail.replication.replica.master_check import REQUEST_MAX_S, Master, MasterAddress
 from firetrail.replication.replica.rewind import rewind
 from firetrail.store.broker_store import BrokerStore
 from firetrail.system import SYSTEM
@@ -136,7 +136,7 @@ async def rewind_to(replica: Path, broker: str) -> None:
     """Remove what a master does not have from a replica."""
     client = RemotingClient()
     try:
-        done = await rewind(SYSTEM, replica, Master(client, MasterAddress(broker)))
+        done = await rewind(SYSTEM, replica, Master(client, MasterAddress(broker), REQUEST_MAX_S))
     finally:
         await client.close()
     assert done.plan.removed is not None

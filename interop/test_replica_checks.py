@@ -46,7 +46,7 @@ from firetrail.broker.replica.hand_over.live_master_check import live_master
 from firetrail.remoting.connections.remoting_client import RemotingClient
 from firetrail.replication.ha.ha_probe import is_ha_port
 from firetrail.replication.replica.follower_status import FollowerState
-from firetrail.replication.replica.master_check import Master, MasterAddress
+from firetrail.replication.replica.master_check import REQUEST_MAX_S, Master, MasterAddress
 from firetrail.replication.replica.rewind import rewind
 from firetrail.store.broker_store import BrokerStore
 from firetrail.store.settings.store_config import BrokerRole
@@ -331,7 +331,9 @@ async def test_a_rewound_replica_follows(master: JavaMaster, tmp_path: Path, fil
     write(root, SIZES.log * files - 1000, "other")
     client = RemotingClient()
     try:
-        done = await rewind(SYSTEM, root, Master(client, MasterAddress(master.broker)))
+        done = await rewind(
+            SYSTEM, root, Master(client, MasterAddress(master.broker), REQUEST_MAX_S)
+        )
     finally:
         await client.close()
     assert done.plan.cut.end == common

@@ -12,6 +12,9 @@ from tests.helpers import crash_image, put_all
 from firetrail.broker.background import BackgroundBroker
 from firetrail.broker.replica.saved_role import RoleFile, SavedRole
 from firetrail.cli.replication import replica_follow
+from firetrail.remoting.connections.remoting_client import RemotingClient
+from firetrail.remoting.wire.command import RemotingCommand
+from firetrail.replication.replica.master_check import REQUEST_MAX_S
 from firetrail.store.broker_store import BrokerStore
 from firetrail.store.settings.store_config import BrokerRole
 from firetrail.system import SYSTEM
@@ -63,6 +66,25 @@ def test_rewind_for_people(old: Path, master: str, firetrail: Firetrail) -> None
     assert "there is nothing to remove" in result.out
     with BrokerStore.open(old, SMALL, system=SYSTEM) as store:
         assert [message.body for message in store.embedded.read("T")] == COMMON
+
+
+def test_rewind_waits_for_a_busy_master(
+    old: Path, master: str, firetrail: Firetrail, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that takes its role can need some seconds for an answer."""
+    limits = []
+    ask = RemotingClient.ask
+
+    async def recorded(
+        self: RemotingClient, address: str, command: RemotingCommand, timeout_s: float = 0.0
+    ) -> RemotingCommand:
+        limits.append(timeout_s)
+        return await ask(self, address, command, timeout_s)
+
+    monkeypatch.setattr(RemotingClient, "ask", recorded)
+    result = firetrail("replica", "rewind", old, "--of", master)
+    assert result.code == 0, result.err
+    assert set(limits) == {REQUEST_MAX_S}
 
 
 def test_rewind_for_scripts(old: Path, master: str, firetrail: Firetrail) -> None:

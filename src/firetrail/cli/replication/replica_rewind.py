@@ -11,7 +11,11 @@ from firetrail.cli.replication.role_client import broker_address
 from firetrail.cli.stores.discarded_messages import confirm, loss_lines
 from firetrail.cli.subcommand import ExitCode, Subparsers
 from firetrail.remoting.connections.remoting_client import RemotingClient
-from firetrail.replication.replica.master_check import Master, MasterAddress
+from firetrail.replication.replica.master_check import (
+    REQUEST_MAX_S,
+    Master,
+    MasterAddress,
+)
 from firetrail.replication.replica.rewind import RewindPlan, RewindResult, plan_rewind, rewind
 from firetrail.system import SYSTEM, allow_many_files
 
@@ -72,7 +76,7 @@ async def _rewind(args: argparse.Namespace) -> tuple[RewindResult, str]:
     """Return a report, and the role of a master that the rewind has removed."""
     client = RemotingClient()
     try:
-        master = Master(client, MasterAddress(args.of))
+        master = Master(client, MasterAddress(args.of), REQUEST_MAX_S)
         if args.dry_run:
             return RewindResult(await plan_rewind(SYSTEM, args.store, master), None), ""
         rewound = await rewind(SYSTEM, args.store, master, lambda plan: _confirm(args, plan))

@@ -30,6 +30,7 @@ from firetrail.replication.log.epochs import EpochFile
 from firetrail.replication.replica.follower_journal import FollowerJournal
 from firetrail.replication.replica.follower_status import FollowerState, FollowerStatus
 from firetrail.replication.replica.master_check import (
+    REQUEST_MAX_S,
     Continuation,
     LogRange,
     Master,
@@ -46,10 +47,6 @@ from firetrail.store.log.replica_acks import NO_MEMBER
 from firetrail.store.log_copy import LogCopy
 from firetrail.system import System, Threads
 from firetrail.text import human_time
-
-REQUEST_MAX_S = 24.0
-"""The maximum time limit of a request. The limit is doubled after each attempt in which the master
-did not answer in time, because a master on a busy machine can be slow for long."""
 
 SOON_S = 0.1
 """Pause before a broker is asked again that is not the master yet, and probably becomes it soon."""

@@ -52,6 +52,9 @@ FIRETRAIL_KEY = "ha_allowed_peers"
 """A setting that only Firetrail brokers have."""
 _ACL_1_REFUSAL = "AclException"
 """Part of the remark of a broker with ACL 1.0, whose response code is that of all other errors."""
+REQUEST_MAX_S = 24.0
+"""The maximum time limit of a request: a master on a busy machine, or one that takes its role, can
+be slow for long. A follower reaches it by doubling; what is asked once has it from the start."""
 EMPTY_REMEDY = "move the replica's folder away and start it with an empty one"
 
 
