@@ -1,6 +1,7 @@
 """The threads that keep a lease: for a master, for a slave, and between two terms."""
 
 import errno
+import logging
 import threading
 from base64 import b64decode
 from collections.abc import Iterator
@@ -11,9 +12,11 @@ from tests.helpers import ManualClock, eventually
 from tests.replication.fake_etcd import Endpoint, FakeEtcd, fake_etcd
 
 from firetrail import Message, PutStatus
+from firetrail.errors import ElectionError
 from firetrail.replication.group.election import LeaseTiming
 from firetrail.replication.group.etcd import EtcdCoordinator
 from firetrail.replication.group.etcd_gateway import EtcdAccess
+from firetrail.replication.group.failover_errors import GroupWork
 from firetrail.replication.group.group_memory import MemberFile
 from firetrail.replication.group.group_status import GroupProblem
 from firetrail.replication.group.group_view import GroupView, SetChange
@@ -136,6 +139,47 @@ def test_the_lease_of_a_broker_that_does_nothing_any_more_is_not_renewed(
     assert store.writer.refusal
     keeper.beat()
     eventually(lambda: not store.writer.refusal)
+
+
+def test_a_blocked_event_loop_stays_an_error_while_the_engine_answers(
+    keeper: LeaseKeeper,
+    store: BrokerStore,
+    clock: ManualClock,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO)
+    keeper.attach(store)
+    wins(keeper)
+    clock.advance(STALLED_TTLS * TTL_S * 1000)
+    eventually(lambda: "the event loop of the broker is blocked" in keeper.status.error)
+    keeper._attempt(GroupWork.WATCH, lambda: keeper._watch_once)
+    assert "the event loop of the broker is blocked" in keeper.status.error
+    assert "failover works again" not in caplog.text
+    keeper.beat()
+    eventually(lambda: not keeper.status.error)
+    assert "failover works again; it did not because of: the event loop" in caplog.text
+
+
+def test_an_engine_that_only_answers_reads_stays_an_error(
+    keeper: LeaseKeeper,
+    store: BrokerStore,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO)
+
+    def refuse(*_: object) -> GroupView:
+        raise ElectionError("etcd has no space")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(keeper._coordinator, "campaign", refuse)
+        keeper.attach(store)
+        eventually(lambda: keeper.status.error == "etcd has no space")
+        keeper._attempt(GroupWork.WATCH, lambda: keeper._watch_once)
+        assert keeper.status.error == "etcd has no space"
+        assert "failover works again" not in caplog.text
+    wins(keeper)
+    eventually(lambda: not keeper.status.error)
 
 
 def test_a_master_whose_store_has_failed_returns_the_lease(

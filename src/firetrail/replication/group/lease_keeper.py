@@ -15,13 +15,9 @@ from functools import partial
 from firetrail.errors import ElectionError, NotReachedError
 from firetrail.replication.group.confirmed_entry import ConfirmedEntry
 from firetrail.replication.group.election import Coordinator, Election, LeaseTiming
-from firetrail.replication.group.group_memory import (
-    NOTHING_SEEN,
-    MemberFile,
-    full_disk_tolerated,
-    is_full_disk,
-)
-from firetrail.replication.group.group_status import GroupProblem, GroupStatus
+from firetrail.replication.group.failover_errors import FailoverErrors, GroupWork
+from firetrail.replication.group.group_memory import NOTHING_SEEN, MemberFile, full_disk_tolerated
+from firetrail.replication.group.group_status import GroupStatus
 from firetrail.replication.group.group_view import (
     UNKNOWN,
     Candidate,
@@ -48,6 +44,7 @@ WATCHES_PER_TTL = 2
 
 STALLED_TTLS = 3
 """A master whose event loop has not run for this many times the lease does not renew it."""
+BLOCKED = "the event loop of the broker is blocked, so the lease is not renewed"
 
 _TOLD = MemberReport(NOTHING_SEEN, -1)
 """A marker instead of a report, if the other members need no new one."""
@@ -92,7 +89,7 @@ class LeaseKeeper:
         self._is_started = False
         self._own_number = MemberNumber(coordinator, member.number, member.address)
         self._stray = StrayEntry(coordinator, timing.ttl_s)
-        self._error, self._problem = "", GroupProblem.NONE
+        self._errors = FailoverErrors(system)
         self._told: tuple[object, ...] = ()
         threads = system.threads
         self._guard = threads.lock()
@@ -131,6 +128,7 @@ class LeaseKeeper:
     def stop(self) -> None:
         """End the lease, if the member holds it, and all threads. Call it without a store."""
         self._stopping.set()
+        self._errors.silence()
         self._wake.set()
         self._coordinator.close()
         if not self._is_started:
@@ -242,6 +240,7 @@ class LeaseKeeper:
             election = self._election
             view, now = election.view, self._clock.since_boot()
             store, refusal, memory = self._store, election.refusal, election.memory
+            error, problem = self._errors.current
             return GroupStatus(
                 view.holder if refusal is None else None,
                 view.successor if refusal is None else 0,
@@ -252,8 +251,8 @@ class LeaseKeeper:
                 self._own_number.is_own,
                 self._own_number.is_foreign,
                 self._obstacle(store.log.max_offset) if store is not None else "",
-                self._error,
-                self._problem,
+                error,
+                problem,
                 refusal,
                 memory,
                 view.addresses,
@@ -307,7 +306,7 @@ class LeaseKeeper:
 
     def _run(self) -> None:
         while not self._stopping.is_set():
-            if self._guarded(self._step):
+            if self._step():
                 self._wake.wait(STEP_S)
                 self._wake.clear()
             else:
@@ -315,64 +314,68 @@ class LeaseKeeper:
 
     def _watch(self) -> None:
         while not self._stopping.is_set():
-            if self._guarded(self._watch_once):
-                self._note_error("")
-            self._stopping.wait(RETRY_S if self._error else STEP_S)
+            works = self._attempt(GroupWork.WATCH, lambda: self._watch_once)
+            self._stopping.wait(STEP_S if works else RETRY_S)
 
     def _watch_once(self) -> None:
         view = self._election.view
         timeout_s = 0.0 if view is UNKNOWN else self._timing.ttl_s / WATCHES_PER_TTL
         self._saw(self._coordinator.watch(view.revision, timeout_s), view.revision)
 
-    def _guarded(self, work: Callable[[], None]) -> bool:
-        """Run something; return whether the engine did what it was asked for."""
+    def _attempt(self, kind: GroupWork, due: Callable[[], Callable[[], None] | None]) -> bool:
+        """Do the work that ``due`` returns, if any; return whether the engine did its part."""
         try:
-            work()
-        except (NotReachedError, ElectionError) as error:
-            self._note_error(str(error))
-            return False
+            work = due()
+            if work is not None:
+                work()
         except Exception as error:
-            if not self._error:  # log it once, not with every retry
-                _log.exception("the lease of the group cannot be kept; will retry")
-            is_full = is_full_disk(error)
-            problem = GroupProblem.FULL_DISK if is_full else GroupProblem.NO_COORDINATOR
-            self._note_error(str(error) or type(error).__name__, problem)
+            self._errors.note(kind, error)
             return False
+        if work is not None:
+            self._errors.done(kind)
         return True
 
-    def _note_error(self, error: str, problem: GroupProblem = GroupProblem.NO_COORDINATOR) -> None:
-        if error and not self._error and not self._stopping.is_set():
-            _log.warning("failover does not work at the moment: %s; will retry", error)
-        elif self._error and not error:
-            _log.info("failover works again; it did not because of: %s", self._error)
-        self._error, self._problem = error, problem if error else GroupProblem.NONE
+    def _step(self) -> bool:
+        """Send the requests that are due, if there are any; return False if one fails."""
+        return self._attempt(GroupWork.LEASE, self._lease_work) and self._attempt(
+            GroupWork.CHANGES, self._next_work
+        )
 
-    def _step(self) -> None:
-        """Send the request that is due, if there is one."""
-        work: Callable[[], None] | None = None
+    def _lease_work(self) -> Callable[[], None] | None:
+        """Return what is to be done about the lease now."""
         with self._guard:
             now, election = self._clock.since_boot(), self._election
             if election.epoch and self._store is not None and self._store.has_failed:
                 _log.error("the store has failed; another member of the group may be the master")
-                work = self.resign
-            elif election.is_renewal_due(now) and not self._is_stalled(now):
-                work = self._renew
-            elif self._own_number.may_claim(election.view):
-                work = self._claim
-            elif (told := self._report_due()) is not _TOLD:
-                work = partial(self._coordinator.report, self._member.number, told)
-            elif (news := self._own_number.news(election.view)) is not None:
-                work = news
-            elif (removal := self._stray.removal(now, election.view)) is not None:
-                work = partial(self._take, removal)
-            elif (change := self._next_change(now)) is not None:
-                work = partial(self._take, partial(self._coordinator.change_in_sync, change))
-            elif (note := self._next_note(now)) is not None:
-                work = partial(self._take, note)
-            elif self._may_campaign(now):
-                work = self._campaign
-        if work is not None:
-            work()
+                return self.resign
+            if not election.is_renewal_due(now):
+                self._errors.done(GroupWork.LEASE)
+            elif self._is_stalled(now):
+                self._errors.note(GroupWork.LEASE, ElectionError(BLOCKED))
+            else:
+                return self._renew
+        return None
+
+    def _next_work(self) -> Callable[[], None] | None:
+        """Return the change of the group that is due."""
+        with self._guard:
+            now, view = self._clock.since_boot(), self._election.view
+            if self._own_number.may_claim(view):
+                return self._claim
+            if (told := self._report_due()) is not _TOLD:
+                return partial(self._coordinator.report, self._member.number, told)
+            if (news := self._own_number.news(view)) is not None:
+                return news
+            if (removal := self._stray.removal(now, view)) is not None:
+                return partial(self._take, removal)
+            if (change := self._next_change(now)) is not None:
+                return partial(self._take, partial(self._coordinator.change_in_sync, change))
+            if (note := self._next_note(now)) is not None:
+                return partial(self._take, note)
+            if self._may_campaign(now):
+                return self._campaign
+        self._errors.idle(GroupWork.CHANGES)
+        return None
 
     def _report_due(self) -> MemberReport | None:
         """Return the report for the other members, None, or ``_TOLD``."""
@@ -423,10 +426,8 @@ class LeaseKeeper:
 
     def _is_stalled(self, now: float) -> bool:
         """Whether the broker of a master no longer answers requests."""
-        if self._members is None or now - self._beat_at < STALLED_TTLS * self._timing.ttl_s:
-            return False
-        self._note_error("the event loop of the broker is blocked, so the lease is not renewed")
-        return True
+        stalled_s = STALLED_TTLS * self._timing.ttl_s
+        return self._members is not None and now - self._beat_at >= stalled_s
 
     def _may_campaign(self, now: float) -> bool:
         store, election = self._store, self._election
