@@ -1,6 +1,8 @@
 """Archives that are Delta or Iceberg tables, read by their own libraries."""
 
+import json
 import os
+import shutil
 import sys
 from collections.abc import Callable
 from contextlib import suppress
@@ -19,7 +21,8 @@ from firetrail.pipeline.jobs.archive import table_formats as module
 from firetrail.pipeline.jobs.archive.archive_job import archive
 from firetrail.pipeline.jobs.restore import restore
 from firetrail.pipeline.lakes.lake import Lake
-from firetrail.pipeline.lakes.lake_manifest import LakeLayout
+from firetrail.pipeline.lakes.lake_manifest import LakeLayout, Manifest
+from firetrail.system import Files
 
 Put = Callable[..., None]
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
@@ -57,6 +60,7 @@ def _rows(found: Any) -> list[dict[str, Any]]:
 
 
 READ = {"delta": delta_rows, "iceberg": iceberg_rows}
+LOGS = {"delta": "_delta_log", "iceberg": "metadata"}
 KINDS = pytest.mark.parametrize("kind", ["delta", "iceberg"])
 
 
@@ -143,6 +147,165 @@ def test_table_and_manifest_agree_after_a_kill(
     assert READ[kind](lake) == expected(root)
     assert Lake(str(lake)).require_manifest().messages == 12
     assert not (lake / "_firetrail" / "pending.json").exists()
+
+
+@KINDS
+def test_a_table_is_on_disk_before_the_manifest_says_that_it_is_archived(
+    spark: SparkSession,
+    root: Path,
+    lake: Path,
+    put: Put,
+    kind: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A power failure after the manifest then leaves the commit, too."""
+    synced: set[Path] = set()
+    sync, sync_folder, publish = Files.sync, Files.sync_folder, Lake.publish
+    checked: list[int] = []
+
+    def note(self: Files, descriptor: int) -> None:
+        synced.add(Path(os.readlink(f"/proc/self/fd/{descriptor}")))
+        sync(self, descriptor)
+
+    def note_folder(self: Files, path: Path) -> None:
+        synced.add(path)
+        sync_folder(self, path)
+
+    def check(self: Lake, manifest: Manifest) -> None:
+        folder = lake / LOGS[kind]
+        written = {folder, *folder.glob("*")} if manifest.sequence else set()
+        assert not written - synced
+        checked.append(len(written))
+        publish(self, manifest)
+
+    monkeypatch.setattr(Files, "sync", note)
+    monkeypatch.setattr(Files, "sync_folder", note_folder)
+    monkeypatch.setattr(Lake, "publish", check)
+    monkeypatch.setattr(compaction, "FEW", 2)
+    for _ in range(3):
+        put(4)
+        archive(spark, root, lake, format=kind)
+    assert READ[kind](lake) == expected(root)
+    assert checked[0] == 0 and len(checked) == 5 and checked[-1] > 5
+
+
+def test_a_delta_commit_is_synced_by_the_run_after_a_kill(
+    spark: SparkSession, root: Path, lake: Path, put: Put, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(6)
+
+    def dies(*_: Any) -> None:
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "sync_delta_commits", dies)
+        with pytest.raises(Killed):
+            archive(spark, root, lake, format="delta")
+    synced: list[int] = []
+    monkeypatch.setattr(module, "sync_delta_commits", lambda _, since, to: synced.append(since))
+    done = archive(spark, root, lake, format="delta")
+    assert (done.messages, done.total_messages) == (0, 6)
+    assert synced == [-1]
+
+
+@pytest.mark.parametrize("left", [None, 0, "line"])
+def test_a_delta_commit_that_a_power_failure_took_is_made_again(
+    spark: SparkSession, root: Path, lake: Path, put: Put, left: int | str | None
+) -> None:
+    """The manifest was published; the next run has nothing new, or something."""
+    for _ in range(2):
+        put(6)
+        archive(spark, root, lake, format="delta")
+    newest = max((lake / "_delta_log").glob("*.json"))
+    if left is None:
+        newest.unlink()
+    else:
+        newest.write_bytes(newest.read_bytes().partition(b"\n")[0] if left else b"")
+    archive(spark, root, lake, format="delta")
+    assert delta_rows(lake) == expected(root)
+    put(6)
+    archive(spark, root, lake, format="delta")
+    assert delta_rows(lake) == expected(root)
+
+
+@pytest.mark.parametrize("kept", [1, 2])
+def test_a_part_of_a_pending_delta_commit_is_completed_or_taken_back(
+    spark: SparkSession,
+    root: Path,
+    lake: Path,
+    put: Put,
+    kept: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A power failure has left some lines of the commit, with its number or without it."""
+    put(6)
+    archive(spark, root, lake, format="delta")
+    put(6)
+
+    def dies(*_: Any) -> None:
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "sync_delta_commits", dies)
+        with pytest.raises(Killed):
+            archive(spark, root, lake, format="delta")
+    newest = max((lake / "_delta_log").glob("*.json"))
+    lines = newest.read_bytes().splitlines(keepends=True)
+    by_kind = {next(iter(json.loads(line))): line for line in lines}
+    info, transaction, added = by_kind["commitInfo"], by_kind["txn"], by_kind["add"]
+    newest.write_bytes(info + (transaction if kept == 1 else added))
+    archive(spark, root, lake, format="delta")
+    assert delta_rows(lake) == expected(root)
+
+
+def test_a_delta_commit_that_is_cut_is_reported_with_the_remedy(
+    spark: SparkSession, root: Path, lake: Path, put: Put
+) -> None:
+    for _ in range(2):
+        put(6)
+        archive(spark, root, lake, format="delta")
+    newest = max((lake / "_delta_log").glob("*.json"))
+    newest.write_bytes(newest.read_bytes()[:-20])
+    with pytest.raises(LakeError) as raised:
+        archive(spark, root, lake, format="delta")
+    assert str(raised.value).startswith(f"{lake}: the Delta table cannot be read or changed (Kern")
+    assert "has cut the newest file of _delta_log, remove that file" in str(raised.value)
+    assert "\n" not in str(raised.value)
+    newest.unlink()
+    archive(spark, root, lake, format="delta")
+    assert delta_rows(lake) == expected(root)
+
+
+def test_an_iceberg_commit_that_a_power_failure_took_is_made_again(
+    spark: SparkSession, root: Path, lake: Path, put: Put
+) -> None:
+    """SQLite takes back a commit whose journal is still there."""
+    catalog = lake / "_firetrail" / "catalog.db"
+    put(6)
+    archive(spark, root, lake, format="iceberg")
+    before = catalog.read_bytes()
+    put(6)
+    archive(spark, root, lake, format="iceberg")
+    catalog.write_bytes(before)
+    assert len(iceberg_rows(lake)) == 6
+    archive(spark, root, lake, format="iceberg")
+    assert iceberg_rows(lake) == expected(root)
+
+
+def test_an_iceberg_table_that_cannot_be_read_is_reported_with_the_remedy(
+    spark: SparkSession, root: Path, lake: Path, put: Put
+) -> None:
+    for _ in range(2):
+        put(6)
+        archive(spark, root, lake, format="iceberg")
+    newest = max((lake / "metadata").glob("*.metadata.json"))
+    newest.write_bytes(b"")
+    with pytest.raises(LakeError, match=r"Remove _firetrail/catalog.db and the folder metadata"):
+        archive(spark, root, lake, format="iceberg")
+    (lake / "_firetrail" / "catalog.db").unlink()
+    shutil.rmtree(lake / "metadata")
+    archive(spark, root, lake, format="iceberg")
+    assert iceberg_rows(lake) == expected(root)
 
 
 @pytest.mark.parametrize(("kind", "library"), [("delta", "deltalake"), ("iceberg", "pyiceberg")])

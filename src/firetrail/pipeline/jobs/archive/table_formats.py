@@ -8,11 +8,16 @@ Plain Parquet files have no other commit than their names, so a job that finds a
 names the remaining files and publishes it.
 
 Where jobs are kept apart by conditional writes, the manifest is published first and decides which
-job goes on. The table follows: a run that finds it without files of the manifest commits them.
+job goes on.
+
+The manifest decides which files the archive has. A run that finds a table without its newest number
+commits what the table lacks: a job was killed after it had published the manifest, or a power
+failure has taken a commit that was not synced.
 """
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol
@@ -21,6 +26,7 @@ from urllib.parse import unquote
 import pyarrow as pa
 
 from firetrail.errors import ConfigError, LakeConflictError, LakeError
+from firetrail.pipeline.lakes.delta_log import DELTA_LOG, sync_delta_commits
 from firetrail.pipeline.lakes.lake import Lake
 from firetrail.pipeline.lakes.lake_libraries import library
 from firetrail.pipeline.lakes.lake_manifest import (
@@ -37,8 +43,10 @@ from firetrail.system import SYSTEM
 
 _PARTITIONS = {LakeLayout.DAY: ["day"], LakeLayout.TOPIC: ["topic", "day"]}
 _COMMITS = 5
-"""How often a commit to a Delta table is tried that other jobs try at the same time."""
+"""Maximum attempts at a commit to a Delta table that other jobs change at the same time."""
 _SEQUENCE = "firetrail.sequence"
+_CATALOG = "catalog.db"
+_DURABLE_FILES = "firetrail.pipeline.lakes.iceberg_files.DurableFileIO"
 _WITHOUT_METRICS = ("body", "record", "keys.element", "properties.key", "properties.value")
 
 
@@ -67,23 +75,24 @@ class _PublishedTable:
         self._lake = lake
 
     def settle(self) -> None:
-        """Complete the pending manifest and publish it, or discard it if it was not committed."""
+        """Publish the pending manifest, or discard it if it was not committed; heal the table."""
+        published = self._lake.manifest()
         if self._lake.folder.has_conditional_writes:
-            found = self._lake.manifest()
-            if found is not None:
-                self._follow(found)
+            if published is not None:
+                self._follow(published)
             return
         content = self._lake.folder.read(PENDING)
-        if content is None:
-            return
-        manifest = decode_manifest(content, self._lake.folder.show(PENDING))
-        published = self._lake.manifest()
-        if published is not None and published.sequence >= manifest.sequence:
-            self._lake.folder.remove(PENDING)
-        elif self._complete(manifest):
-            self._lake.publish(manifest)
-        else:
-            self._lake.folder.remove(PENDING)
+        found = published
+        if content is not None:
+            pending = decode_manifest(content, self._lake.folder.show(PENDING))
+            is_new = published is None or published.sequence < pending.sequence
+            if is_new and self._complete(pending):
+                found = pending
+        if found is not None:
+            self._follow(found, is_doubtful=content is not None)
+            if found is not published:
+                self._lake.publish(found)
+        self._lake.folder.remove(PENDING)
 
     def publish(self, manifest: Manifest, added: list[DataFile], removed: list[DataFile]) -> None:
         """Write the pending manifest, commit to the table, then publish the manifest."""
@@ -110,8 +119,14 @@ class _PublishedTable:
             raise
         self._follow(manifest)
 
-    def _follow(self, manifest: Manifest) -> None:
-        """Commit to the table what a published manifest has and the table lacks."""
+    def _follow(self, manifest: Manifest, *, is_doubtful: bool = False) -> None:
+        """Commit to the table what it lacks of a published manifest, if that has a newer number.
+
+        Args:
+            manifest: The manifest.
+            is_doubtful: Whether files are compared also if the table has the number: a part of its
+                newest commit may be missing. Default: False.
+        """
         raise NotImplementedError
 
     def _complete(self, manifest: Manifest) -> bool:
@@ -143,7 +158,7 @@ class ParquetFiles(_PublishedTable):
     def _commit(self, manifest: Manifest, added: list[DataFile], removed: list[DataFile]) -> None:
         """Do nothing: there is no commit but the manifest."""
 
-    def _follow(self, manifest: Manifest) -> None:
+    def _follow(self, manifest: Manifest, *, is_doubtful: bool = False) -> None:
         """Do nothing: there is no table but the manifest."""
 
     def publish(self, manifest: Manifest, added: list[DataFile], removed: list[DataFile]) -> None:
@@ -165,6 +180,29 @@ class DeltaFiles(_PublishedTable):
         check_delta_opens(lake.folder)
         self._deltalake: Any = library("deltalake", self.kind)
 
+    def settle(self) -> None:
+        """Settle as every table does; explain errors of the library."""
+        with self._explained():
+            super().settle()
+
+    def publish(self, manifest: Manifest, added: list[DataFile], removed: list[DataFile]) -> None:
+        """Publish as every table does; explain errors of the library."""
+        with self._explained():
+            super().publish(manifest, added, removed)
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        """Raise LakeError, which names the table and the remedy, for errors of delta-rs."""
+        try:
+            yield
+        except self._deltalake.exceptions.DeltaError as error:
+            raise LakeError(
+                f"{self._lake.place}: the Delta table cannot be read or changed "
+                f"({_first_line(error)}). If a power failure has cut the newest file of "
+                f"{DELTA_LOG}, remove that file. Then run the job again: it commits what the table "
+                "lacks"
+            ) from error
+
     def _table(self, layout: LakeLayout) -> Any:
         schema = file_schema(topic=False).append(pa.field("topic", pa.string())).append(DAY)
         return self._deltalake.DeltaTable.create(
@@ -176,8 +214,12 @@ class DeltaFiles(_PublishedTable):
         )
 
     def _complete(self, manifest: Manifest) -> bool:
-        found = self._table(manifest.layout).transaction_version(manifest.lake_id)
-        return found is not None and found >= manifest.sequence
+        table = self._table(manifest.layout)
+        found = table.transaction_version(manifest.lake_id)
+        if found is None or found < manifest.sequence:
+            return False
+        sync_delta_commits(self._lake.folder, -1, table.version())
+        return True
 
     def _commit(self, manifest: Manifest, added: list[DataFile], removed: list[DataFile]) -> None:
         layout = manifest.layout
@@ -188,7 +230,8 @@ class DeltaFiles(_PublishedTable):
         )
 
     def _write(self, table: Any, manifest: Manifest, actions: list[Any]) -> None:
-        """Commit to a version of the table, as the one job that commits this manifest."""
+        """Commit durably to a version of the table, as the one job that commits this manifest."""
+        known = table.version()
         transaction = self._deltalake.Transaction(manifest.lake_id, manifest.sequence)
         table.create_write_transaction(
             actions,
@@ -197,8 +240,11 @@ class DeltaFiles(_PublishedTable):
             partition_by=_PARTITIONS[manifest.layout],
             commit_properties=self._deltalake.CommitProperties(app_transactions=[transaction]),
         )
+        table.update_incremental()
+        # Version 0 is the creation of the table, which this job may have done.
+        sync_delta_commits(self._lake.folder, known or -1, table.version())
 
-    def _follow(self, manifest: Manifest) -> None:
+    def _follow(self, manifest: Manifest, *, is_doubtful: bool = False) -> None:
         """Commit the difference, with the number of the manifest.
 
         Commits with the lake's id conflict with each other, also if they only add files. So if
@@ -209,17 +255,19 @@ class DeltaFiles(_PublishedTable):
             try:
                 table = self._table(manifest.layout)
                 done = table.transaction_version(manifest.lake_id)
-                if done is not None and done >= manifest.sequence:
+                if not is_doubtful and done is not None and done >= manifest.sequence:
                     return
                 actions = self._difference(table, manifest)
                 if actions:
                     self._write(table, manifest, actions)
                 return
             except (self._deltalake.exceptions.DeltaError, OSError) as error:
+                if not self._lake.folder.has_conditional_writes:
+                    raise
                 problem = error
         raise LakeError(
             f"{self._lake.place}: the archive is complete, but its Delta table does not have the "
-            f"newest files ({str(problem).splitlines()[0]}); the next run adds them"
+            f"newest files ({_first_line(problem)}); the next run adds them"
         ) from problem
 
     def _difference(self, table: Any, manifest: Manifest) -> list[Any]:
@@ -298,10 +346,12 @@ class IcebergFiles(_PublishedTable):
             )
         folder = Path(lake.folder.path(FOLDER))
         folder.mkdir(parents=True, exist_ok=True)
+        self._invalid: Any = import_module("pyiceberg.exceptions").ValidationError
         self._catalog = catalogs.SqlCatalog(
             "firetrail",
-            uri=f"sqlite:///{folder / 'catalog.db'}",
+            uri=f"sqlite:///{folder / _CATALOG}",
             warehouse=f"file://{lake.folder.path('')}",
+            **{"py-io-impl": _DURABLE_FILES},
         )
         self._catalog.close()
 
@@ -320,8 +370,9 @@ class IcebergFiles(_PublishedTable):
             self._catalog.close()
 
     def _table(self, layout: LakeLayout) -> Any:
-        if self._catalog.table_exists(self.name):
-            return self._catalog.load_table(self.name)
+        found = self._found()
+        if found is not None:
+            return found
         self._catalog.create_namespace_if_not_exists("firetrail")
         table = self._catalog.create_table(
             self.name,
@@ -337,21 +388,40 @@ class IcebergFiles(_PublishedTable):
             spec.add_field("store_time", "day", "day")
         return table
 
+    def _found(self) -> Any:
+        """Return the table; None if there is none."""
+        try:
+            is_there = self._catalog.table_exists(self.name)
+            return self._catalog.load_table(self.name) if is_there else None
+        except (OSError, ValueError, self._invalid) as error:
+            raise LakeError(
+                f"{self._lake.place}: the Iceberg table cannot be read ({_first_line(error)}). "
+                f"Remove {FOLDER}/{_CATALOG} and the folder metadata, and run the job again: it "
+                "creates the table again from the manifest, without its older snapshots"
+            ) from error
+
     def _complete(self, manifest: Manifest) -> bool:
-        number = f"{manifest.lake_id}-{manifest.sequence}"
-        return any(
-            snapshot.summary is not None and snapshot.summary.get(_SEQUENCE) == number
-            for snapshot in self._table(manifest.layout).snapshots()
-        )
+        return self._newest(self._table(manifest.layout), manifest) >= manifest.sequence
+
+    def _newest(self, table: Any, manifest: Manifest) -> int:
+        """Return the newest number of a manifest in the snapshots of the table, or -1."""
+        prefix, newest = f"{manifest.lake_id}-", -1
+        for snapshot in table.snapshots():
+            number = snapshot.summary.get(_SEQUENCE, "") if snapshot.summary is not None else ""
+            if number.startswith(prefix):
+                newest = max(newest, int(number.removeprefix(prefix)))
+        return newest
 
     def _commit(self, manifest: Manifest, added: list[DataFile], removed: list[DataFile]) -> None:
+        new, old = ([self._address(file) for file in files] for files in (added, removed))
+        self._write(self._table(manifest.layout), manifest, new, set(old))
+
+    def _write(self, table: Any, manifest: Manifest, new: list[str], old: set[str]) -> None:
+        """Commit files, which are given by their addresses, with the number of the manifest."""
         properties = {_SEQUENCE: f"{manifest.lake_id}-{manifest.sequence}"}
-        new = [self._address(file) for file in added]
-        table = self._table(manifest.layout)
-        if not removed:
+        if not old:
             table.add_files(new, snapshot_properties=properties)
             return
-        old = {self._address(file) for file in removed}
         arrow: Any = import_module("pyiceberg.io.pyarrow")
         with table.transaction() as transaction:
             data_files = arrow.parquet_files_to_data_files(
@@ -364,8 +434,22 @@ class IcebergFiles(_PublishedTable):
                 for file in data_files:
                     snapshot.append_data_file(file)
 
+    def _follow(self, manifest: Manifest, *, is_doubtful: bool = False) -> None:
+        table = self._table(manifest.layout)
+        if not is_doubtful and self._newest(table, manifest) >= manifest.sequence:
+            return
+        present = {task.file.file_path for task in table.scan().plan_files()}
+        wanted = {self._address(file) for file in manifest.files}
+        if present != wanted:
+            self._write(table, manifest, sorted(wanted - present), present - wanted)
+
     def _address(self, file: DataFile) -> str:
         return f"file://{self._lake.folder.path(file.path)}"
+
+
+def _first_line(error: Exception | None) -> str:
+    """Return the text of an error of a library without the stack that may follow it."""
+    return next(iter(str(error).splitlines()), type(error).__name__)
 
 
 KINDS: dict[str, type[ParquetFiles | DeltaFiles | IcebergFiles]] = {

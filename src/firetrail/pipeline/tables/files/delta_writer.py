@@ -11,12 +11,12 @@ from contextlib import contextmanager
 from functools import partial, wraps
 from importlib import import_module
 from inspect import signature
-from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
 import pyarrow as pa
 
 from firetrail.errors import LakeError
+from firetrail.pipeline.lakes.delta_log import sync_delta_commits
 from firetrail.pipeline.lakes.lake_folder import LakeFolder
 from firetrail.pipeline.lakes.lake_libraries import library
 from firetrail.pipeline.tables.files.table_columns import BUCKET
@@ -24,7 +24,6 @@ from firetrail.pipeline.tables.files.table_manifest import NO_BUCKET, StoredFile
 from firetrail.system import SYSTEM
 
 _TABLE, _SEQUENCE = "firetrail.table", "firetrail.sequence"
-_LOG = "_delta_log"
 _LIBRARIES = {"pyarrow", "deltalake", "_internal"}
 """Top-level modules whose exceptions are errors of the libraries."""
 _ATTEMPTS = 5
@@ -202,7 +201,7 @@ class DeltaWriter:
                     raise
         table.update_incremental()
         self._check_commits(table, known)
-        self._sync(-1 if known is None else known, table.version())
+        sync_delta_commits(self._lake, -1 if known is None else known, table.version())
         return int(table.version())
 
     def _write(
@@ -243,20 +242,6 @@ class DeltaWriter:
             raise LakeError(
                 f"{self._lake.place}: the commit failed ({_first_line(error)}); run the job again"
             ) from error
-
-    def _sync(self, known: int, version: int) -> None:
-        """Make the commits after version ``known`` durable, which delta-rs does not."""
-        if not self._lake.is_local:
-            return
-        log = Path(self._lake.path(_LOG))
-        for number in range(known + 1, version + 1):
-            descriptor = SYSTEM.files.open(log / f"{number:020d}.json", writable=False)
-            try:
-                SYSTEM.files.sync(descriptor)
-            finally:
-                SYSTEM.files.close(descriptor)
-        for folder in (log, log.parent, log.parent.parent):
-            SYSTEM.files.sync_folder(folder)
 
     def maintain(self, keep_hours: int) -> None:
         """Merge small files, and remove those that were replaced more than ``keep_hours`` ago.
