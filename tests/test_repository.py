@@ -62,6 +62,26 @@ LONG_FUNCTIONS = {
     "replay": "every parameter after the target is an option that users give by name",
 }
 
+POSITIONAL_MAX = 6
+"""Positional arguments of a call of a named tuple or a dataclass. Nobody reads more by their place,
+and two of the same type are swapped easily."""
+POSITIONAL_CALLS = {
+    f"src/firetrail/pipeline/tables/{name}.py"
+    for name in (
+        "keyed/bucket_change",
+        "keyed/merge_task",
+        "row_task",
+        "runs/decoding_rounds",
+        "runs/explanation",
+        "runs/retry_job",
+        "runs/table_job",
+        "runs/table_result",
+        "runs/table_status",
+        "runs/verification",
+    )
+}
+"""Modules with calls that have more. This list only shrinks."""
+
 # Where packages come from is each user's own setting.
 REGISTRY = re.compile(
     r"pypi\.org|pythonhosted\.org|repo\d?\.maven\.|maven\.org/|maven\.apache\.org/maven2"
@@ -111,6 +131,8 @@ class Facts(NamedTuple):
     type_names: list[str]
     constructors: list[tuple[str, int]]
     functions: list[tuple[str, int]]
+    records: list[str]
+    calls: list[tuple[str, int]]
 
 
 @cache
@@ -124,6 +146,8 @@ def facts_of(module: ast.Module) -> Facts:
         list(type_names(module)),
         list(constructors(module)),
         list(functions(module)),
+        list(records(module)),
+        list(positional_calls(module)),
     )
 
 
@@ -343,3 +367,42 @@ def functions(module: ast.Module) -> Iterator[tuple[str, int]]:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name != "__init__":
             given = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
             yield node.name, len([each for each in given if each.arg not in ("self", "cls")])
+
+
+def test_fields_of_records_are_given_by_name() -> None:
+    sources = source_facts()
+    names = {record for found in sources.values() for record in found.records}
+    assert len(names) > 400
+    long = {
+        name
+        for name, found in sources.items()
+        for called, count in found.calls
+        if called in names and count > POSITIONAL_MAX
+    }
+    assert not long - POSITIONAL_CALLS, f"name the fields: at most {POSITIONAL_MAX} by position"
+    assert not POSITIONAL_CALLS - long, "take the modules off POSITIONAL_CALLS"
+
+
+def records(module: ast.Module) -> Iterator[str]:
+    """Yield the names of named tuples and dataclasses."""
+    for node in ast.walk(module):
+        if isinstance(node, ast.ClassDef):
+            marks = {ast.unparse(mark).partition("(")[0] for mark in node.decorator_list}
+            if "dataclass" in marks or "NamedTuple" in map(ast.unparse, node.bases):
+                yield node.name
+
+
+def positional_calls(module: ast.Module) -> Iterator[tuple[str, int]]:
+    """Yield the names of what is called, and the number of positional arguments."""
+    for node in ast.walk(module):
+        if isinstance(node, ast.Call):
+            name = ast.unparse(node.func).rpartition(".")[2]
+            if len(node.args) > 1 and name[-1:].isalnum():
+                yield name, len(node.args)
+
+
+def test_calls_of_named_tuples_and_dataclasses_are_found() -> None:
+    module = ast.parse("class A(NamedTuple): 0\n@dataclass(frozen=True)\nclass _B: 0\nclass C: 0")
+    assert list(records(module)) == ["A", "_B"]
+    module = ast.parse("a.A(1, 2, x=3)\nB(*args, 1)\nc(1)\nd[0](1, 2)")
+    assert list(positional_calls(module)) == [("A", 2), ("B", 2)]

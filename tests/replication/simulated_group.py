@@ -114,7 +114,7 @@ class Member:
         self.asking = True
 
         def saw(view: object) -> None:
-            self.saw(view, known)
+            self.observe(view, known)
 
         answered = answered or saw
 
@@ -139,10 +139,10 @@ class Member:
 
         world.at(world.now + world.delay(), arrive)
 
-    def saw(self, view: object, known: int) -> None:
+    def observe(self, view: object, known: int) -> None:
         assert isinstance(view, GroupView)
         self.asking = False
-        self.election.saw(view, known)
+        self.election.observe(view, known)
         self.follow_view()
 
     def follow_view(self) -> None:
@@ -153,7 +153,7 @@ class Member:
         elif self.is_master and not election.epoch:
             self.is_master, self.members, self.leaves_to = False, None, 0
         if self.members is not None and election.view.in_sync is not None:
-            self.members.saw(election.view.in_sync)
+            self.members.observe(election.view.in_sync)
         holder = election.view.holder
         if election.refusal is not None or self.obstacle:
             self.followed = ""
@@ -231,7 +231,7 @@ class Member:
     def may_campaign(self) -> bool:
         election = self.election
         is_idle = not election.epoch and self.stops_by == math.inf
-        if not is_idle or election.obstacle(len(self.log)):
+        if not is_idle or election.campaign_obstacle(len(self.log)):
             self.precedence.forget()
             return False
         log = LogCondition(len(self.log), shortfall=self.shortfall)
@@ -333,7 +333,7 @@ class Member:
             self.received = order
             pairs = enumerate(zip(self.log, sent, strict=False))
             common = next((at for at, (a, b) in pairs if a != b), min(len(self.log), len(sent)))
-            if common < min(self.confirmed, len(self.log)) and not self.memory.may_cut:
+            if common < min(self.confirmed, len(self.log)) and not self.memory.may_truncate:
                 self.is_kept = True  # the master lacks what was acknowledged
                 return
             self.is_kept = False

@@ -201,23 +201,25 @@ def build(
         env.client_access,
     )
     return Parts(
-        state,
-        schedule,
-        transactions,
-        checkpoints,
-        orders,
-        ReviveService(store, topics, groups, checkpoints, now_ms),
-        RebalanceLockManager(
+        state=state,
+        schedule=schedule,
+        transactions=transactions,
+        checkpoints=checkpoints,
+        orders=orders,
+        revive=ReviveService(store, topics, groups, checkpoints, now_ms),
+        locks=RebalanceLockManager(
             now,
             env.live.current.name,
             topics,
             groups,
             None if env.guard is None else env.guard.owners,
         ),
-        registration,
-        AssignmentProcessor(env.file(REQUEST_MODES), state.clients, registration.routes.route),
-        timer,
-        RuntimeInfo(store, env.limits, timer, schedule, now_ms),
+        registration=registration,
+        assignment=AssignmentProcessor(
+            env.file(REQUEST_MODES), state.clients, registration.routes.route
+        ),
+        timer=timer,
+        runtime=RuntimeInfo(store, env.limits, timer, schedule, now_ms),
     )
 
 
@@ -269,17 +271,17 @@ def _state(
         clients.serve(topics, groups)
     clients.evaluate(filters)
     return BrokerState(
-        live,
-        store,
-        env.system,
-        env.address,
-        topics,
-        groups,
-        offsets,
-        clients,
-        MessageSelector(store, live, filters),
-        LongPolling(store, loop),
-        Traffic(store, now),
+        live=live,
+        store=store,
+        system=env.system,
+        address=env.address,
+        topics=topics,
+        groups=groups,
+        offsets=offsets,
+        clients=clients,
+        selector=MessageSelector(store, live, filters),
+        long_polling=LongPolling(store, loop),
+        traffic=Traffic(store, now),
     )
 
 

@@ -272,7 +272,15 @@ class Term:
         admission = HAAdmission(live, env.guard, env.tls, env.system)
         loop = asyncio.get_running_loop()
         log, acks = self.store.log, self.store.replica_acks
-        source = HASource(log, acks, limits, clock, env.system.threads, admission, loop)
+        source = HASource(
+            log=log,
+            acks=acks,
+            limits=limits,
+            clock=clock,
+            threads=env.system.threads,
+            admit=admission,
+            loop=loop,
+        )
         peers = HAPeers(live, env.address, self._members, clock)
         return HAService(source, env.ha_port, peers.refusal)
 

@@ -73,14 +73,14 @@ class RouteProcessor:
         body = decode_registration(raw, compressed=header.compressed)
         expiry_ms = header.heartbeat_timeout_millis
         who = Registration(
-            header.cluster_name,
-            header.broker_name,
-            header.broker_addr,
-            header.broker_id,
-            header.ha_server_addr or "",
-            min(expiry_ms / 1000, EXPIRY_MAX_S) if expiry_ms else EXPIRY_S,
-            body.filter_server_list,
-            request.caller.user_name if request.caller is not None else "",
+            cluster=header.cluster_name,
+            name=header.broker_name,
+            address=header.broker_addr,
+            broker_id=header.broker_id,
+            ha_address=header.ha_server_addr or "",
+            expiry_s=min(expiry_ms / 1000, EXPIRY_MAX_S) if expiry_ms else EXPIRY_S,
+            filter_servers=body.filter_server_list,
+            user=request.caller.user_name if request.caller is not None else "",
         )
         if not (who.cluster and who.name and who.address):
             detail = "a registration needs the names of cluster and broker, and an address"

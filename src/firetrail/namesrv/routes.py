@@ -126,17 +126,17 @@ class Routes:
                 del members[broker_id]  # a follower that has become the master
         first = who.broker_id not in members
         members[who.broker_id] = RegisteredBroker(
-            who.cluster,
-            who.name,
-            who.broker_id,
-            who.address,
-            now,
-            who.expiry_s,
-            connection,
-            topics.data_version,
-            who.ha_address,
-            who.filter_servers,
-            who.user,
+            cluster=who.cluster,
+            name=who.name,
+            broker_id=who.broker_id,
+            address=who.address,
+            heard_at=now,
+            expiry_s=who.expiry_s,
+            connection=connection,
+            version=topics.data_version,
+            ha_address=who.ha_address,
+            filter_servers=who.filter_servers,
+            user=who.user,
         )
         if who.broker_id == MASTER_ID and (changed or first):
             self._set_queues(who.name, topics.topic_config_table.values())

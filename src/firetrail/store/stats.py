@@ -132,15 +132,15 @@ class Statistics:
     def snapshot(self, time_s: float) -> Snapshot:
         """Return the counters at the monotonic time ``time_s``."""
         return Snapshot(
-            time_s,
-            self._puts.calls,
-            self._puts.messages,
-            self._puts.bytes,
-            self.put_refused,
-            tuple(self.put_latency),
-            self.put_latency_max_ms,
-            self.get_calls,
-            self.get_messages,
-            self.get_bytes,
-            self.get_found,
+            time_s=time_s,
+            put_calls=self._puts.calls,
+            put_messages=self._puts.messages,
+            put_bytes=self._puts.bytes,
+            put_refused=self.put_refused,
+            put_latency=tuple(self.put_latency),
+            put_latency_max_ms=self.put_latency_max_ms,
+            get_calls=self.get_calls,
+            get_messages=self.get_messages,
+            get_bytes=self.get_bytes,
+            get_found=self.get_found,
         )

@@ -93,10 +93,12 @@ def test_a_note_counts_within_its_group_until_an_operator_decides(
 
 def test_a_member_whose_log_is_older_does_not_campaign() -> None:
     election = Election(1, LeaseTiming(5.0), may_found=False)
-    election.saw(view(500))
-    assert election.obstacle(500) == election.older_log(500) == ""
+    election.observe(view(500))
+    assert election.campaign_obstacle(500) == election.older_log(500) == ""
     text = "its log ends at 499, but acknowledged messages reach at least to 500: its disk was "
-    assert election.obstacle(499) == election.older_log(499) == text + "replaced or restored"
+    assert (
+        election.campaign_obstacle(499) == election.older_log(499) == text + "replaced or restored"
+    )
     stranger = Election(3, LeaseTiming(5.0), may_found=False)
-    stranger.saw(view(500))
+    stranger.observe(view(500))
     assert stranger.older_log(0) == ""

@@ -25,7 +25,7 @@ def after(state: InSyncSet, versions: int) -> InSyncSet:
 def memory_of(state: InSyncSet) -> GroupMemory:
     """Return what a member keeps that has seen a state last."""
     election = Election(3, TIMING, may_found=False)
-    election.saw(GroupView(1, None, state))
+    election.observe(GroupView(1, None, state))
     return election.memory
 
 
@@ -40,7 +40,7 @@ def decided(own: GroupMemory, others: list[GroupMemory], asked: str) -> InSyncSe
 def member_3(memory: GroupMemory, state: InSyncSet) -> Election:
     """Return the election of a member that has seen something, and sees a state now."""
     election = Election(3, TIMING, may_found=False, memory=memory)
-    election.saw(GroupView(7, None, state))
+    election.observe(GroupView(7, None, state))
     return election
 
 
@@ -57,7 +57,7 @@ def test_who_was_asked_follows_whenever_it_comes_back(versions: int, away: int) 
     state = after(decided(own, [other], "1 3"), away)
     election = member_3(other, state)
     assert conflict(election) is None
-    assert election.memory.may_cut and not election.memory.left_out
+    assert election.memory.may_truncate and not election.memory.was_excluded
 
 
 def test_who_was_not_asked_keeps_its_messages() -> None:
@@ -69,7 +69,7 @@ def test_who_was_not_asked_keeps_its_messages() -> None:
         assert election.refusal is not None
         assert "an operator has decided without this member" in election.refusal.reason
         assert "replica replace" in election.refusal.reason
-        assert not election.memory.may_cut
+        assert not election.memory.may_truncate
 
 
 def test_who_was_not_asked_and_has_seen_no_more_follows_but_cuts_nothing_confirmed() -> None:
@@ -77,9 +77,9 @@ def test_who_was_not_asked_and_has_seen_no_more_follows_but_cuts_nothing_confirm
     own = memory_of(past)
     election = member_3(own, decided(own, [own], "1 2"))
     assert conflict(election) is None
-    assert election.memory.left_out and not election.memory.may_cut
+    assert election.memory.was_excluded and not election.memory.may_truncate
     election.followed()
-    assert not election.memory.left_out
+    assert not election.memory.was_excluded
 
 
 def test_who_has_seen_a_decision_cuts_nothing_because_of_it_later() -> None:
@@ -88,8 +88,8 @@ def test_who_has_seen_a_decision_cuts_nothing_because_of_it_later() -> None:
     state = decided(own, [own], "1 3")
     election = member_3(own, state)
     election.followed()
-    election.saw(GroupView(8, None, after(state, 1)))
-    assert conflict(election) is None and not election.memory.may_cut
+    election.observe(GroupView(8, None, after(state, 1)))
+    assert conflict(election) is None and not election.memory.may_truncate
 
 
 def test_a_report_of_who_was_not_asked_stops_nobody() -> None:
@@ -100,7 +100,7 @@ def test_a_report_of_who_was_not_asked_stops_nobody() -> None:
         report = MemberReport(memory_of(after(past, more)), 900)
         for member in (1, 2):
             election = Election(member, TIMING, may_found=False, memory=memory_of(state))
-            election.saw(GroupView(7, None, state, reports={3: report}))
+            election.observe(GroupView(7, None, state, reports={3: report}))
             assert conflict(election) is None, more
 
 
@@ -110,7 +110,7 @@ def test_who_has_seen_the_decision_is_heard_again() -> None:
     state = decided(own, [own], "1 2")
     report = MemberReport(memory_of(after(state, 1)), 900)  # etcd went back after the decision
     election = Election(2, TIMING, may_found=False, memory=memory_of(state))
-    election.saw(GroupView(7, None, state, reports={3: report}))
+    election.observe(GroupView(7, None, state, reports={3: report}))
     assert conflict(election) is StateConflict.OLDER
 
 
@@ -120,7 +120,7 @@ def test_a_second_decision_asks_who_was_left_out() -> None:
     first = decided(own, [own], "1 2")
     second = decided(memory_of(first), [more], "1 3")
     election = member_3(more, second)
-    assert conflict(election) is None and election.memory.may_cut
+    assert conflict(election) is None and election.memory.may_truncate
 
 
 def test_a_decision_names_members_by_numbers() -> None:
@@ -132,9 +132,9 @@ def test_epochs_do_not_run_out_because_of_the_revisions_of_the_engine() -> None:
     election = Election(1, TIMING, may_found=True)
     state = after(InSyncSet(ONE, 0, 0), 1)
     for revision in (NUMBER_MAX // 2, NUMBER_MAX - 1999, NUMBER_MAX - 500, NUMBER_MAX, 1 << 40):
-        election.saw(GroupView(revision, None, state))
+        election.observe(GroupView(revision, None, state))
         asked = election.campaign("token", 0.0, 0)
         assert state.lineage.epoch < asked.proposed.lineage.epoch < NUMBER_MAX // 2 + 9000
         holder = LeaseHolder(2, "", "", "other", revision)
         state = InSyncSet(ONE, 0, revision, asked.proposed.lineage)
-        election.saw(GroupView(revision, holder, state))
+        election.observe(GroupView(revision, holder, state))

@@ -24,9 +24,9 @@ def free(revision: int, members: set[int], offset: int = 0) -> GroupView:
 
 def won(now: float = 100.0) -> Election:
     election = Election(1, LeaseTiming(10.0), may_found=True)
-    election.saw(EMPTY)
+    election.observe(EMPTY)
     election.campaign("mine", now, 0)
-    election.saw(held_by(1, "mine", 5))
+    election.observe(held_by(1, "mine", 5))
     return election
 
 
@@ -35,34 +35,34 @@ def won(now: float = 100.0) -> Election:
 
 def test_a_member_that_knows_nothing_does_not_campaign() -> None:
     election = Election(1, TIMING, may_found=True)
-    assert election.obstacle(0) == "the consensus engine has not answered yet"
+    assert election.campaign_obstacle(0) == "the consensus engine has not answered yet"
 
 
 def test_only_the_configured_master_founds_a_group() -> None:
     founder, other = (Election(n, TIMING, may_found=n == 1) for n in (1, 2))
-    founder.saw(EMPTY)
-    other.saw(EMPTY)
-    assert founder.obstacle(0) == ""
-    assert other.obstacle(0) == (
+    founder.observe(EMPTY)
+    other.observe(EMPTY)
+    assert founder.campaign_obstacle(0) == ""
+    assert other.campaign_obstacle(0) == (
         "the group has no in-sync set yet; the member configured as master creates it"
     )
 
 
 def test_only_members_of_the_in_sync_set_campaign() -> None:
     inside, outside = (Election(n, TIMING, may_found=True) for n in (2, 3))
-    inside.saw(free(7, {1, 2}))
-    outside.saw(free(7, {1, 2}))
-    assert inside.obstacle(0) == ""
-    assert outside.obstacle(0) == (
+    inside.observe(free(7, {1, 2}))
+    outside.observe(free(7, {1, 2}))
+    assert inside.campaign_obstacle(0) == ""
+    assert outside.campaign_obstacle(0) == (
         "its log may lack acknowledged messages: the in-sync set is 1, 2"
     )
 
 
 def test_a_member_whose_disk_was_replaced_does_not_campaign() -> None:
     election = Election(2, TIMING, may_found=False)
-    election.saw(free(7, {1, 2}, offset=4096))
-    assert election.obstacle(4096) == ""
-    assert election.obstacle(4095) == (
+    election.observe(free(7, {1, 2}, offset=4096))
+    assert election.campaign_obstacle(4096) == ""
+    assert election.campaign_obstacle(4095) == (
         "its log ends at 4095, but acknowledged messages reach at least to 4096: its disk was "
         "replaced or restored"
     )
@@ -72,15 +72,15 @@ def test_only_the_named_successor_campaigns() -> None:
     in_sync = InSyncSet(frozenset({1, 2, 3}), 0, 4)
     two, three = (Election(number, TIMING, may_found=False) for number in (2, 3))
     for election in (two, three):
-        election.saw(GroupView(7, None, in_sync, successor=2))
-    assert two.obstacle(0) == ""
-    assert three.obstacle(0) == "member 2 is about to take over"
+        election.observe(GroupView(7, None, in_sync, successor=2))
+    assert two.campaign_obstacle(0) == ""
+    assert three.campaign_obstacle(0) == "member 2 is about to take over"
 
 
 def test_nobody_campaigns_against_a_holder() -> None:
     election = Election(2, TIMING, may_found=False)
-    election.saw(held_by(1, "other", 5))
-    assert election.obstacle(0) == "member 1 holds the lease"
+    election.observe(held_by(1, "other", 5))
+    assert election.campaign_obstacle(0) == "member 1 holds the lease"
 
 
 # -- how long a holder acknowledges -------------------------------------------------------------
@@ -130,29 +130,29 @@ def test_the_holder_stops_when_the_lease_has_expired_at_the_engine() -> None:
 )
 def test_the_holder_stops_when_the_entry_is_not_its_own_any_more(view: GroupView) -> None:
     election = won()
-    election.saw(view)
+    election.observe(view)
     assert election.epoch == 0 and not election.holds(100.0)
 
 
 def test_an_older_view_changes_nothing() -> None:
     election = won()
-    election.saw(EMPTY)
-    election.saw(held_by(2, "other", 4))
+    election.observe(EMPTY)
+    election.observe(held_by(2, "other", 4))
     assert election.epoch == 5
 
 
 def test_an_earlier_process_of_the_same_member_is_somebody_else() -> None:
     election = Election(1, TIMING, may_found=True)
-    election.saw(held_by(1, "of the killed process", 5))
+    election.observe(held_by(1, "of the killed process", 5))
     assert election.epoch == 0
-    assert election.obstacle(0) == "member 1 holds the lease"
+    assert election.campaign_obstacle(0) == "member 1 holds the lease"
 
 
 def test_a_campaign_with_a_lost_answer_is_recognized_when_it_is_seen() -> None:
     election = Election(1, LeaseTiming(10.0), may_found=True)
-    election.saw(EMPTY)
+    election.observe(EMPTY)
     election.campaign("mine", 100.0, 0)
-    election.saw(held_by(1, "mine", 5, revision=8))
+    election.observe(held_by(1, "mine", 5, revision=8))
     assert (election.epoch, election.until) == (5, 108.0)
 
 

@@ -23,12 +23,12 @@ def clock_ignored(patch: pytest.MonkeyPatch) -> None:
 
 def without_obstacle(*texts: str) -> Patch:
     def apply(patch: pytest.MonkeyPatch) -> None:
-        def obstacle(self: Election, log_end: int) -> str:
+        def campaign_obstacle(self: Election, log_end: int) -> str:
             found = original(self, log_end)
             return "" if any(text in found for text in texts) else found
 
-        original = Election.obstacle
-        patch.setattr(Election, "obstacle", obstacle)
+        original = Election.campaign_obstacle
+        patch.setattr(Election, "campaign_obstacle", campaign_obstacle)
 
     return apply
 

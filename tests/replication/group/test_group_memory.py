@@ -86,3 +86,10 @@ def test_power_loss_leaves_what_was_seen_before_or_after() -> None:
                 assert found.memory in memories, f"before {snapshot.label}, {how}"
                 assert found.identity == file.identity
                 shutil.rmtree(below / "image")
+
+
+def test_the_names_of_the_file_stay() -> None:
+    memory = GroupMemory(may_truncate=True, decision_members=[2], was_excluded=True)
+    found = memory.to_json()
+    assert (found["mayCut"], found["asked"], found["leftOut"]) == (True, [2], True)
+    assert GroupMemory.from_json(found) == memory

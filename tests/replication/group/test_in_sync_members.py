@@ -33,7 +33,7 @@ def test_a_member_that_lags_is_removed_and_waited_for_until_the_engine_confirms(
     change = members.step(11.0, 100, {2: 100, 3: 50}, least=2)
     assert change is not None and asked(change) == (5, 7, [1, 2], 100)
     assert members.required == {2, 3}
-    members.saw(InSyncSet(frozenset({1, 2}), 100, 9))
+    members.observe(InSyncSet(frozenset({1, 2}), 100, 9))
     assert members.required == {2}
 
 
@@ -127,7 +127,7 @@ def test_a_member_that_is_about_to_stop_leaves_at_once() -> None:
     change = members.step(0.1, 100, {2: 100, 3: 50}, least, leaving={3})
     assert change is not None and asked(change) == (5, 7, [1, 2], 100)
     assert members.required == {2, 3}  # until the engine has confirmed it
-    members.saw(InSyncSet(change.members, 100, 9))
+    members.observe(InSyncSet(change.members, 100, 9))
     for tenth in range(2, 20):  # and it does not join again
         assert members.step(tenth / 10, 100, {2: 100, 3: 100}, least, leaving={3}) is None
     assert 3 not in members.required
@@ -172,7 +172,7 @@ def test_a_holder_that_hands_over_leaves_the_set() -> None:
 def test_a_holder_that_continues_after_a_hand_over_joins_again() -> None:
     members = holding({1, 2, 3})
     members.leave({2: 100, 3: 100}, least=2)
-    members.saw(InSyncSet(frozenset({2, 3}), 0, 9))
+    members.observe(InSyncSet(frozenset({2, 3}), 0, 9))
     change = members.step(1.0, 100, {2: 100, 3: 100}, least=2)
     assert change is not None and asked(change) == (5, 9, [1, 2, 3], 100)
 
@@ -224,14 +224,14 @@ def test_a_change_without_an_answer_is_repeated_and_both_sets_count() -> None:
     assert change is not None and change.members == {1, 2, 3}
     assert members.step(60.0, 100, {}, least=1) is change  # the engine may execute it any time
     assert members.required == {2, 3}
-    members.saw(InSyncSet(frozenset({1, 2, 3}), 100, 9))
+    members.observe(InSyncSet(frozenset({1, 2, 3}), 100, 9))
     later = members.step(61.0, 100, {}, least=1)
     assert later is not None and later.members == {1} and later.before.revision == 9
 
 
 def test_an_older_set_changes_nothing() -> None:
     members = holding({1, 2})
-    members.saw(InSyncSet(frozenset({1}), 0, 6))
+    members.observe(InSyncSet(frozenset({1}), 0, 6))
     assert members.required == {2}
 
 

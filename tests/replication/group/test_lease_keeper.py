@@ -19,9 +19,8 @@ from firetrail.replication.group.etcd_gateway import EtcdAccess
 from firetrail.replication.group.failover_errors import GroupWork
 from firetrail.replication.group.group_memory import MemberFile
 from firetrail.replication.group.group_status import GroupProblem
-from firetrail.replication.group.group_view import GroupView, SetChange
+from firetrail.replication.group.group_view import GroupMember, GroupView, SetChange
 from firetrail.replication.group.lease_keeper import STALLED_TTLS, LeaseKeeper
-from firetrail.replication.group.member_number import GroupMember
 from firetrail.store.broker_store import BrokerStore
 from firetrail.store.settings.store_config import BrokerRole, StoreConfig
 from firetrail.system import System
@@ -231,7 +230,7 @@ def test_a_member_that_has_left_for_a_hand_over_does_not_join_again(
 
         def change_and_look(asked: SetChange) -> GroupView:
             view = change(asked)
-            keeper._saw(view, keeper._election.view.revision)
+            keeper._observe(view, keeper._election.view.revision)
             keeper._step()
             return view
 
@@ -254,7 +253,7 @@ def test_a_member_that_can_keep_nothing_on_its_full_disk_hands_over(
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(keeper, "_saw", saw)
+        patch.setattr(keeper, "_observe", saw)
         keeper.hand_over(2)
     assert keeper.status.epoch == 0
     assert "the state of the group cannot be kept on disk" in caplog.text
@@ -272,7 +271,7 @@ def test_the_status_tells_a_full_disk_from_an_engine_that_does_not_answer(
         raise OSError(errno.ENOSPC, "no room")
 
     with monkeypatch.context() as patch:
-        patch.setattr(keeper, "_saw", saw)
+        patch.setattr(keeper, "_observe", saw)
         eventually(lambda: keeper.status.problem is GroupProblem.FULL_DISK)
     endpoint.cut = True
     eventually(lambda: keeper.status.problem is GroupProblem.NO_COORDINATOR)

@@ -66,7 +66,7 @@ def test_old_versions_are_forgotten() -> None:
 
 def test_a_decision_continues_what_every_member_has_seen() -> None:
     own = Lineage().continued(SET, 0, 1001)
-    decided = own.decided_now(decision("of another")).continued(SET, 7)
+    decided = own.with_decision(decision("of another")).continued(SET, 7)
     assert (decided.version, decided.epoch, decided.decided) == (41, 3002, 41)
     assert decided.continues(own.id) and decided.continues("of another")
     assert decided.is_genuine(SET, 7)
@@ -77,7 +77,7 @@ def test_a_decision_does_not_age(before: int) -> None:
     lineage = Lineage()
     for _ in range(before):
         lineage = lineage.continued(SET, 0)
-    lineage = lineage.decided_now(decision("of another")).continued(SET, 0)
+    lineage = lineage.with_decision(decision("of another")).continued(SET, 0)
     for _ in range(300):
         assert lineage.continues("of another") and lineage.is_genuine(SET, 0)
         lineage = lineage.continued(SET, 0)
@@ -86,17 +86,17 @@ def test_a_decision_does_not_age(before: int) -> None:
 def test_the_newest_decisions_are_kept() -> None:
     lineage = Lineage().continued(SET, 0)
     for number in range(OVERRULED_MAX + 3):
-        lineage = lineage.decided_now(decision(f"id {number}")).continued(SET, 0)
+        lineage = lineage.with_decision(decision(f"id {number}")).continued(SET, 0)
     assert lineage.overruled == tuple(f"id {n}" for n in range(3, OVERRULED_MAX + 3))
 
 
 def test_a_decision_leaves_out_who_was_not_asked_and_has_not_seen_it() -> None:
-    lineage = Lineage().continued(SET, 0).decided_now(decision("id", 1, 2)).continued(SET, 0)
-    assert [lineage.leaves_out(member, 0) for member in (1, 2, 3)] == [False, False, True]
-    assert not lineage.leaves_out(3, lineage.decided)  # it has followed since
-    assert not Lineage().continued(SET, 0).leaves_out(3, 0)
-    again = lineage.decided_now(decision("of 3", 1, 3)).continued(SET, 0)
-    assert not again.leaves_out(3, 0) and again.leaves_out(2, lineage.decided)
+    lineage = Lineage().continued(SET, 0).with_decision(decision("id", 1, 2)).continued(SET, 0)
+    assert [lineage.excludes(member, 0) for member in (1, 2, 3)] == [False, False, True]
+    assert not lineage.excludes(3, lineage.decided)  # it has followed since
+    assert not Lineage().continued(SET, 0).excludes(3, 0)
+    again = lineage.with_decision(decision("of 3", 1, 3)).continued(SET, 0)
+    assert not again.excludes(3, 0) and again.excludes(2, lineage.decided)
 
 
 def test_two_members_never_begin_the_same_epoch() -> None:

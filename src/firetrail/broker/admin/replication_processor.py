@@ -91,13 +91,13 @@ class ReplicationProcessor:
         status = self._follower()
         master = status.master
         return HAClientRuntimeInfo(
-            "" if master is None else master.ha or master.broker,
-            0,
-            end,
-            status.read_at_ms,
-            status.wrote_at_ms,
-            max(status.master_max, 0),
-            status.error == "",
+            master_addr="" if master is None else master.ha or master.broker,
+            transferred_byte_in_second=0,
+            max_offset=end,
+            last_read_timestamp=status.read_at_ms,
+            last_write_timestamp=status.wrote_at_ms,
+            master_flush_offset=max(status.master_max, 0),
+            activated=status.error == "",
         )
 
     def _exchange(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:

@@ -82,14 +82,14 @@ class TopicGroupProcessor:
     ) -> RemotingCommand:
         header = CreateTopicHeader.decode(request.fields)
         topic = TopicConfig(
-            header.topic,
-            header.read_queue_nums,
-            header.write_queue_nums,
-            header.perm,
-            header.topic_filter_type,
-            header.topic_sys_flag or 0,
-            header.order,
-            attributes.parse(header.attributes),
+            topic_name=header.topic,
+            read_queue_nums=header.read_queue_nums,
+            write_queue_nums=header.write_queue_nums,
+            perm=header.perm,
+            topic_filter_type=header.topic_filter_type,
+            topic_sys_flag=header.topic_sys_flag or 0,
+            order=header.order,
+            attributes=attributes.parse(header.attributes),
         )
         await self._put_topics([topic])
         return request.answer()

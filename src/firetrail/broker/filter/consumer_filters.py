@@ -161,14 +161,14 @@ class ConsumerFilters:
             return
         positions = self._bloom.positions(_name(group, topic))
         data = ConsumerFilterData(
-            group,
-            topic,
-            wanted.sub_string,
-            wanted.expression_type,
-            2**63 - 1,  # no bitmap counts until the dispatcher knows the filter
-            0,
-            wanted.sub_version,
-            BloomFilterData(self._bloom.bits, list(positions)),
+            consumer_group=group,
+            topic=topic,
+            expression=wanted.sub_string,
+            expression_type=wanted.expression_type,
+            born_time=2**63 - 1,  # no bitmap counts until the dispatcher knows the filter
+            dead_time=0,
+            client_version=wanted.sub_version,
+            bloom_filter_data=BloomFilterData(self._bloom.bits, list(positions)),
         )
         try:
             added = CompiledFilter(data, positions)

@@ -159,15 +159,15 @@ class AckProcessor:
         if old is None or header.offset not in old.open:
             raise _too_late(header)
         new = PopCheckpoint(
-            old.topic,
-            old.group,
-            old.queue_id,
-            header.offset,
-            max(self._now_ms(), old.pop_time + 1),  # an equal time would give an equal key
-            max(header.invisible_time, 0),
-            old.broker_name,
-            {header.offset},
-            old.revive_queue,
+            topic=old.topic,
+            group=old.group,
+            queue_id=old.queue_id,
+            start=header.offset,
+            pop_time=max(self._now_ms(), old.pop_time + 1),  # an equal time would give an equal key
+            invisible_ms=max(header.invisible_time, 0),
+            broker_name=old.broker_name,
+            open={header.offset},
+            revive_queue=old.revive_queue,
             holder=old.holder,
         )
         added = self._checkpoints.add(new)

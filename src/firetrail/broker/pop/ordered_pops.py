@@ -186,13 +186,13 @@ def _read(info: OrderInfo) -> OrderedPop:
     first, *differences = info.offsets
     offsets = [first, *(first + difference for difference in differences)]
     return OrderedPop(
-        info.pop_time,
-        info.invisible_ms or 0,
-        offsets,
-        info.attempt,
-        dict(info.visible or {}),
-        dict(info.counts or {}),
-        {offset for n, offset in enumerate(offsets) if info.bits >> n & 1},
+        pop_time=info.pop_time,
+        invisible_ms=info.invisible_ms or 0,
+        offsets=offsets,
+        attempt=info.attempt,
+        visible=dict(info.visible or {}),
+        counts=dict(info.counts or {}),
+        done={offset for n, offset in enumerate(offsets) if info.bits >> n & 1},
     )
 
 
@@ -200,12 +200,12 @@ def _written(batch: OrderedPop) -> OrderInfo:
     first, *rest = batch.offsets
     bits = sum(1 << n for n, offset in enumerate(batch.offsets) if offset in batch.done)
     return OrderInfo(
-        batch.pop_time,
-        batch.invisible_ms,
-        [first, *(offset - first for offset in rest)],
-        batch.visible,
-        batch.counts,
-        batch.pop_time,
-        bits,
-        batch.attempt,
+        pop_time=batch.pop_time,
+        invisible_ms=batch.invisible_ms,
+        offsets=[first, *(offset - first for offset in rest)],
+        visible=batch.visible,
+        counts=batch.counts,
+        consumed_time=batch.pop_time,
+        bits=bits,
+        attempt=batch.attempt,
     )

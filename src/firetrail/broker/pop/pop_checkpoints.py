@@ -355,15 +355,15 @@ class PopCheckpoints:
             if record.tags == CHECKPOINT:
                 body = CheckpointBody.decode(record.body)
                 return PopCheckpoint(
-                    body.topic,
-                    body.group,
-                    body.queue_id,
-                    body.start,
-                    body.pop_time,
-                    body.invisible_ms,
-                    body.broker_name or self._name,
-                    set(body.offsets),
-                    queue,
+                    topic=body.topic,
+                    group=body.group,
+                    queue_id=body.queue_id,
+                    start=body.start,
+                    pop_time=body.pop_time,
+                    invisible_ms=body.invisible_ms,
+                    broker_name=body.broker_name or self._name,
+                    open=set(body.offsets),
+                    revive_queue=queue,
                 )
             if record.tags in (ACK, ACKS):
                 ack = AckBody.decode(record.body)

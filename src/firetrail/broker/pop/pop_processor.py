@@ -283,15 +283,15 @@ class PopProcessor:
         if result.buffers:
             offsets = _offsets_of(result.buffers)
             point = PopCheckpoint(
-                topic,
-                header.consumer_group,
-                queue_id,
-                offset,
-                taken.pop_time,
-                header.invisible_time,
-                self._live.current.name,
-                set(offsets),
-                taken.revive_queue,
+                topic=topic,
+                group=header.consumer_group,
+                queue_id=queue_id,
+                start=offset,
+                pop_time=taken.pop_time,
+                invisible_ms=header.invisible_time,
+                broker_name=self._live.current.name,
+                open=set(offsets),
+                revive_queue=taken.revive_queue,
                 holder=taken.holder,
             )
             if self._checkpoints.find(point.key) is not None:
@@ -419,14 +419,14 @@ def _renamed(buffers: Part, point: PopCheckpoint, header: PopHeader) -> Iterator
             yield bytes(buffer)
             continue
         receipt = Receipt(
-            point.start,
-            point.pop_time,
-            point.invisible_ms,
-            point.revive_queue,
-            kind_of(point.topic),
-            point.broker_name,
-            point.queue_id,
-            record.queue_offset,
+            start=point.start,
+            pop_time=point.pop_time,
+            invisible_ms=point.invisible_ms,
+            revive_queue=point.revive_queue,
+            retry=kind_of(point.topic),
+            broker_name=point.broker_name,
+            queue_id=point.queue_id,
+            offset=record.queue_offset,
         )
         raw = replace_properties(
             record.raw_properties, {POP_CK: receipt.encode(), PROPERTY_CRC: None}
@@ -443,13 +443,13 @@ def _answer(
 ) -> RemotingCommand:
     found = code is ResponseCode.SUCCESS
     response = PopResponse(
-        taken.pop_time,
-        header.invisible_time,
-        taken.revive_queue,
-        taken.rest,
-        encode_places(taken.starts),
-        encode_places(taken.places),
-        encode_counts(taken.counts) if header.order else None,
+        pop_time=taken.pop_time,
+        invisible_time=header.invisible_time,
+        revive_qid=taken.revive_queue,
+        rest_num=taken.rest,
+        start_offset_info=encode_places(taken.starts),
+        msg_offset_info=encode_places(taken.places),
+        order_count_info=encode_counts(taken.counts) if header.order else None,
     )
     status = GetStatus.FOUND if found else GetStatus.NO_MESSAGE_IN_QUEUE
     return request.answer(code, remark or status.value, TypedFields(response), taken.messages)

@@ -76,20 +76,20 @@ class ReplyProcessor:
     ) -> None:
         now = self._clock.now_ms()
         pushed = PushReplyHeader(
-            connection.peer,
-            self._address,
-            now,
-            header.producer_group,
-            header.topic,
-            header.default_topic,
-            header.default_topic_queue_nums,
-            header.queue_id,
-            header.sys_flag,
-            header.born_timestamp,
-            header.flag,
-            join_properties({**properties, PUSH_REPLY_TIME: str(now)}),
-            header.reconsume_times,
-            header.unit_mode,
+            born_host=connection.peer,
+            store_host=self._address,
+            store_timestamp=now,
+            producer_group=header.producer_group,
+            topic=header.topic,
+            default_topic=header.default_topic,
+            default_topic_queue_nums=header.default_topic_queue_nums,
+            queue_id=header.queue_id,
+            sys_flag=header.sys_flag,
+            born_timestamp=header.born_timestamp,
+            flag=header.flag,
+            properties=join_properties({**properties, PUSH_REPLY_TIME: str(now)}),
+            reconsume_times=header.reconsume_times,
+            unit_mode=header.unit_mode,
         )
         command = RemotingCommand(
             RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT, pushed.encode(), request.content

@@ -173,15 +173,15 @@ class SendProcessor:
             properties.pop(name, None)
         if header.batch:
             return Batch(
-                topic,
-                request.content,
-                queue_id,
-                header.sys_flag,
-                header.born_timestamp,
-                _host(connection.peer),
-                header.reconsume_times or 0,
-                self._stored_form(properties),
-                wait,
+                topic=topic,
+                body=request.content,
+                queue_id=queue_id,
+                sys_flag=header.sys_flag,
+                born_time=header.born_timestamp,
+                born_host=_host(connection.peer),
+                reconsume_times=header.reconsume_times or 0,
+                shared_properties=self._stored_form(properties),
+                wait_for_flush=wait,
             )
         sys_flag, host = _without_transaction(header.sys_flag), _host(connection.peer)
         is_half = begins_transaction(properties, header.reconsume_times or 0)

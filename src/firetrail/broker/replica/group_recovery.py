@@ -103,7 +103,7 @@ def decided_set(
         header.version,
         header.epoch,
     )
-    past = memory.lineage.decided_now(decision)
+    past = memory.lineage.with_decision(decision)
     members, offset = frozenset({member}), min(memory.offset, log_end)
     return InSyncSet(members, offset, 0, past.continued(members, offset))
 

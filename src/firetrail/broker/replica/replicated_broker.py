@@ -104,25 +104,25 @@ def replica_status(
     first, end = store.embedded.log_range
     epoch = broker.epochs.last
     return ReplicaStatus(
-        broker.address,
-        broker.config.cluster,
-        broker.config.name,
-        broker.config.broker_id,
-        store.config.role.value,
-        epoch.number if epoch is not None else 0,
-        first,
-        end,
-        "" if broker.replica is not None else store.writer.refusal,
-        step,
-        error,
-        _follower_report(broker.replica) if broker.replica is not None else None,
-        _group_report(group, broker.config.ha_member) if group is not None else None,
-        hand_over,
-        [*filter(None, [broker.namesrv]), *broker.config.name_servers_as_master],
-        _why_unconfirmed(store),
-        epoch.start_offset if epoch is not None else -1,
-        len(store.damage),
-        store.log.confirmed_end if store.log.is_confirmed_end_known else -1,
+        address=broker.address,
+        cluster_name=broker.config.cluster,
+        broker_name=broker.config.name,
+        broker_id=broker.config.broker_id,
+        role=store.config.role.value,
+        epoch=epoch.number if epoch is not None else 0,
+        min_offset=first,
+        max_offset=end,
+        refusal="" if broker.replica is not None else store.writer.refusal,
+        step=step,
+        step_error=error,
+        follower=_follower_report(broker.replica) if broker.replica is not None else None,
+        group=_group_report(group, broker.config.ha_member) if group is not None else None,
+        hand_over=hand_over,
+        name_servers=[*filter(None, [broker.namesrv]), *broker.config.name_servers_as_master],
+        unconfirmed=_why_unconfirmed(store),
+        epoch_start_offset=epoch.start_offset if epoch is not None else -1,
+        damaged_records=len(store.damage),
+        confirmed_offset=store.log.confirmed_end if store.log.is_confirmed_end_known else -1,
     )
 
 
@@ -161,27 +161,27 @@ def too_few_copies(replicas: int, needed: int) -> str:
 def _group_report(group: GroupStatus, number: int) -> GroupReport:
     holder, memory, older_master = group.holder, group.memory, group.older_master
     refusal = group.refusal
-    if older_master and memory.left_out:  # the master is not older: it was preferred
+    if older_master and memory.was_excluded:  # the master is not older: it was preferred
         refusal, older_master = Refusal(StateConflict.DECIDED_WITHOUT, older_master), ""
     return GroupReport(
-        holder.address if holder is not None else "",
-        holder.member if holder is not None else 0,
-        holder.epoch if holder is not None else 0,
-        sorted(group.in_sync),
-        group.obstacle,
-        group.error,
-        number,
-        refusal.doubt.value if refusal is not None else "",
-        refusal.reason if refusal is not None else "",
-        SeenReport(
-            memory.group,
-            memory.version,
-            memory.last_id,
-            memory.epoch,
-            memory.in_sync,
-            memory.members,
-            memory.history,
-            memory.overruled,
+        holder=holder.address if holder is not None else "",
+        member=holder.member if holder is not None else 0,
+        epoch=holder.epoch if holder is not None else 0,
+        in_sync=sorted(group.in_sync),
+        obstacle=group.obstacle,
+        error=group.error,
+        number=number,
+        doubt=refusal.doubt.value if refusal is not None else "",
+        refusal=refusal.reason if refusal is not None else "",
+        seen=SeenReport(
+            group=memory.group,
+            version=memory.version,
+            version_id=memory.last_id,
+            epoch=memory.epoch,
+            in_sync=memory.in_sync,
+            members=memory.members,
+            history=memory.history,
+            overruled=memory.overruled,
         ),
         is_member=not group.is_foreign,
         addresses=dict(group.addresses),
@@ -194,17 +194,17 @@ def _group_report(group: GroupStatus, number: int) -> GroupReport:
 def _follower_report(replica: ReplicaService) -> FollowerReport:
     status, tables = replica.follower.status, replica.tables.status
     return FollowerReport(
-        status.state.value,
-        status.master.broker if status.master is not None else "",
-        status.master_max,
-        status.lag,
-        status.error,
-        status.since_ms,
-        status.read_at_ms,
-        tables.copied_at_ms,
-        dict(tables.failures),
-        status.master_min,
-        status.missing,
+        state=status.state.value,
+        master_address=status.master.broker if status.master is not None else "",
+        master_max_offset=status.master_max,
+        lag=status.lag,
+        error=status.error,
+        since_timestamp=status.since_ms,
+        received_timestamp=status.read_at_ms,
+        tables_timestamp=tables.copied_at_ms,
+        table_errors=dict(tables.failures),
+        master_min_offset=status.master_min,
+        missing=status.missing,
     )
 
 

@@ -25,9 +25,9 @@ from firetrail.remoting.messages.bodies import MASTER_ID
 from firetrail.replication.group.election import LeaseTiming
 from firetrail.replication.group.group_check import LEFT_OUT_REMEDY
 from firetrail.replication.group.group_status import GroupStatus
+from firetrail.replication.group.group_view import GroupMember
 from firetrail.replication.group.lease_keeper import LeaseKeeper
 from firetrail.replication.group.lineage import next_epoch
-from firetrail.replication.group.member_number import GroupMember
 from firetrail.replication.log.epochs import EpochFile
 from firetrail.replication.replica.follower_status import FollowerState
 from firetrail.replication.replica.master_check import Master, MasterAddress
@@ -286,9 +286,9 @@ class Failover:
             is_sync = self._master_role is BrokerRole.SYNC_MASTER
             try:
                 await self._broker.rewind(
-                    master, keep_confirmed=is_sync and not group.memory.may_cut
+                    master, keep_confirmed=is_sync and not group.memory.may_truncate
                 )
             except OlderMasterError as error:
-                older = OlderMasterError(_left_out(master)) if group.memory.left_out else error
+                older = OlderMasterError(_left_out(master)) if group.memory.was_excluded else error
                 self._older = master, str(older)
                 raise older from None

@@ -211,14 +211,14 @@ class TimerFiles:
 
     def _unit(self, entry: TimerRecord, previous: int, magic: int) -> TimerUnit:
         return TimerUnit(
-            UNIT.size,
-            previous,
-            magic,
-            entry.written_ms,
-            entry.slot_ms - entry.written_ms,
-            entry.physical_offset,
-            entry.size,
-            entry.topic_hash,
+            size=UNIT.size,
+            previous=previous,
+            magic=magic,
+            written_ms=entry.written_ms,
+            delay_ms=entry.slot_ms - entry.written_ms,
+            physical_offset=entry.physical_offset,
+            record_size=entry.size,
+            topic_hash=entry.topic_hash,
         )
 
     def record_offset(self, position: int) -> int:
@@ -235,13 +235,13 @@ class TimerFiles:
         self.wheel.begin_writing()
         seal = self.wheel.seal(read_ms)
         self._saving = check = TimerCheck(
-            read_ms,
-            self.log.end,
-            self.queue_offset,
-            MASTER_UNLIMITED,
-            self.check.state_version,
-            self._now_ms(),
-            self.check.counter + 1,
+            read_ms=read_ms,
+            log_position=self.log.end,
+            queue_offset=self.queue_offset,
+            master_queue_offset=MASTER_UNLIMITED,
+            state_version=self.check.state_version,
+            timestamp=self._now_ms(),
+            counter=self.check.counter + 1,
         )
 
         def save() -> None:

@@ -79,14 +79,14 @@ def half_at(
     topic, _ = destination_of(properties) or ("", QUEUE)
     group = sys.intern(properties.get(PGROUP, ""))  # one string per group
     return HalfMessage(
-        place.queue_offset,
-        place.physical_offset,
-        place.store_time,
-        group,
-        sys.intern(topic),
-        None if seconds is None else seconds * 1000,
-        holder or unknown_holder(group),
-        checks,
+        offset=place.queue_offset,
+        physical_offset=place.physical_offset,
+        store_time=place.store_time,
+        group=group,
+        topic=sys.intern(topic),
+        immunity_ms=None if seconds is None else seconds * 1000,
+        holder=holder or unknown_holder(group),
+        checks=checks,
     )
 
 

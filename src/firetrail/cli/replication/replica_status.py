@@ -140,14 +140,14 @@ async def _java_status(client: RemotingClient, address: str) -> ReplicaStatus:
     figures = KVTable.decode((await client.ask(address, command)).content).table
     texts = {key: entry.text for key, entry in settings.items()}
     return ReplicaStatus(
-        address,
-        texts.get("brokerClusterName", ""),
-        texts.get("brokerName", ""),
-        number_in(texts.get("brokerId")) or 0,
-        texts.get("brokerRole", "").upper(),
-        0,
-        number_in(figures.get("commitLogMinOffset")) or 0,
-        number_in(figures.get("commitLogMaxOffset")) or 0,
+        address=address,
+        cluster_name=texts.get("brokerClusterName", ""),
+        broker_name=texts.get("brokerName", ""),
+        broker_id=number_in(texts.get("brokerId")) or 0,
+        role=texts.get("brokerRole", "").upper(),
+        epoch=0,
+        min_offset=number_in(figures.get("commitLogMinOffset")) or 0,
+        max_offset=number_in(figures.get("commitLogMaxOffset")) or 0,
     )
 
 

@@ -239,7 +239,15 @@ class TopicAdmin(ClusterClient):
             instance("message_type", message_type, MessageType)
             attributes = ",".join(filter(None, (f"+{TYPE_ATTRIBUTE}={message_type}", attributes)))
         header = CreateTopicHeader(
-            topic, AUTO_CREATE_TOPIC, queues, queues, int(perm), "SINGLE_TAG", 0, order, attributes
+            topic=topic,
+            default_topic=AUTO_CREATE_TOPIC,
+            read_queue_nums=queues,
+            write_queue_nums=queues,
+            perm=int(perm),
+            topic_filter_type="SINGLE_TAG",
+            topic_sys_flag=0,
+            order=order,
+            attributes=attributes,
         )
         masters = await self._masters_to_change(cluster)
         code = RequestCode.UPDATE_AND_CREATE_TOPIC

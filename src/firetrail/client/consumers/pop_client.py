@@ -133,15 +133,15 @@ class PopClient:
             together.setdefault((message.topic, pop), []).append(message.receipt.offset)
         acks = [
             BatchAck(
-                self._group,
-                topic,
-                pop.start,
-                pop.queue_id,
-                pop.revive_queue,
-                pop.pop_time,
-                pop.invisible_ms,
-                BatchAck.bits_of(pop.start, offsets),
-                pop.retry,
+                group=self._group,
+                topic=topic,
+                start=pop.start,
+                queue_id=pop.queue_id,
+                revive_queue=pop.revive_queue,
+                pop_time=pop.pop_time,
+                invisible_ms=pop.invisible_ms,
+                bits=BatchAck.bits_of(pop.start, offsets),
+                retry=pop.retry,
             )
             for (topic, pop), offsets in together.items()
         ]

@@ -154,7 +154,14 @@ def draft_of(
     sys_flag |= TRANSACTION_PREPARED if half else 0
     properties, born = raw.decode(), message.born_time
     return OutgoingMessage(
-        message.topic, message_id, properties, body, message.flag, sys_flag, False, born
+        topic=message.topic,
+        message_id=message_id,
+        properties=properties,
+        body=body,
+        flag=message.flag,
+        sys_flag=sys_flag,
+        batch=False,
+        born_ms=born,
     )
 
 
@@ -200,7 +207,14 @@ def batch_of(
     # Brokers give the properties of the batch to each of its messages.
     properties = encode_properties({WAIT: "true"}).decode()
     return OutgoingMessage(
-        topic, ",".join(names), properties, encode_batch(items), 0, 0, True, born
+        topic=topic,
+        message_id=",".join(names),
+        properties=properties,
+        body=encode_batch(items),
+        flag=0,
+        sys_flag=0,
+        batch=True,
+        born_ms=born,
     )
 
 
@@ -265,17 +279,41 @@ def encoded(topic: str, items: bytes, sys_flag: int = 0) -> OutgoingMessage:
         raise IllegalMessageError("items", "contain no message")
     (size,) = BATCH_ITEM.struct.unpack_from(items)[:1]
     if size < len(items):
-        return OutgoingMessage(topic, "", "", items, 0, sys_flag, True)
+        return OutgoingMessage(
+            topic=topic,
+            message_id="",
+            properties="",
+            body=items,
+            flag=0,
+            sys_flag=sys_flag,
+            batch=True,
+        )
     (item,) = decode_batch(items)
     raw = item.properties
     if _is_of_transaction(raw):
         raw = replace_properties(raw, {TRAN_MSG: None})
     if type_of_message(decode_properties(raw)) is MessageType.PRIORITY:
         if not sys_flag:
-            return OutgoingMessage(topic, "", "", items, 0, 0, True)
+            return OutgoingMessage(
+                topic=topic,
+                message_id="",
+                properties="",
+                body=items,
+                flag=0,
+                sys_flag=0,
+                batch=True,
+            )
         raw = replace_properties(raw, {PRIORITY: None})
     properties = raw.decode("utf-8", "replace")
-    return OutgoingMessage(topic, "", properties, item.body, item.flag, sys_flag, False)
+    return OutgoingMessage(
+        topic=topic,
+        message_id="",
+        properties=properties,
+        body=item.body,
+        flag=item.flag,
+        sys_flag=sys_flag,
+        batch=False,
+    )
 
 
 def result_of(draft: OutgoingMessage, queue: MessageQueue, response: RemotingCommand) -> SendResult:
@@ -286,13 +324,13 @@ def result_of(draft: OutgoingMessage, queue: MessageQueue, response: RemotingCom
         raise RequestError(response.code, remark)
     header = SendResponse.decode(response.fields)
     return SendResult(
-        status,
-        draft.message_id,
-        header.msg_id,
-        MessageQueue(queue.topic, queue.broker_name, header.queue_id),
-        header.queue_offset,
-        header.transaction_id,
-        header.recall_handle,
+        status=status,
+        message_id=draft.message_id,
+        offset_message_id=header.msg_id,
+        queue=MessageQueue(queue.topic, queue.broker_name, header.queue_id),
+        queue_offset=header.queue_offset,
+        transaction_id=header.transaction_id,
+        recall_handle=header.recall_handle,
     )
 
 

@@ -49,14 +49,14 @@ def end_header(
 ) -> EndTransactionHeader:
     """Return the header that ends the transaction of a half message that was just sent."""
     return EndTransactionHeader(
-        group,
-        result.queue_offset,
-        decode_message_id(result.offset_message_id).physical_offset,
-        int(outcome),
-        False,
-        draft.message_id,
-        result.transaction_id,
-        draft.topic,
+        producer_group=group,
+        tran_state_table_offset=result.queue_offset,
+        commit_log_offset=decode_message_id(result.offset_message_id).physical_offset,
+        commit_or_rollback=int(outcome),
+        from_transaction_check=False,
+        msg_id=draft.message_id,
+        transaction_id=result.transaction_id,
+        topic=draft.topic,
     )
 
 
@@ -65,12 +65,12 @@ def checked_header(
 ) -> EndTransactionHeader:
     """Return the header that ends a transaction whose outcome a broker asked for."""
     return EndTransactionHeader(
-        group,
-        check.tran_state_table_offset,
-        check.commit_log_offset,
-        int(outcome),
-        True,
-        check.msg_id,
-        check.transaction_id,
-        topic,
+        producer_group=group,
+        tran_state_table_offset=check.tran_state_table_offset,
+        commit_log_offset=check.commit_log_offset,
+        commit_or_rollback=int(outcome),
+        from_transaction_check=True,
+        msg_id=check.msg_id,
+        transaction_id=check.transaction_id,
+        topic=topic,
     )

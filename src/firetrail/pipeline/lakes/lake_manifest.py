@@ -184,15 +184,17 @@ def decode_manifest(content: bytes, place: str) -> Manifest:
                 f"{version}, this one reads {VERSION_BY_TOPIC} and {VERSION}); upgrade Firetrail"
             )
         return Manifest(
-            str(found["lake_id"]),
-            str(found["table"]),
-            int(found["sequence"]),
-            StoreFacts(**found["store"]),
-            LakeLayout(found.get("layout", LakeLayout.TOPIC)),
-            tuple(Anchor(**anchor) for anchor in found["anchors"]),
-            tuple(Range(**part) for part in found["ranges"]),
-            tuple(DataFile(**{"last_topic": file["topic"]} | file) for file in found["files"]),
-            tuple(RetiredFile(**file) for file in found["retired"]),
+            lake_id=str(found["lake_id"]),
+            table=str(found["table"]),
+            sequence=int(found["sequence"]),
+            store=StoreFacts(**found["store"]),
+            layout=LakeLayout(found.get("layout", LakeLayout.TOPIC)),
+            anchors=tuple(Anchor(**anchor) for anchor in found["anchors"]),
+            ranges=tuple(Range(**part) for part in found["ranges"]),
+            files=tuple(
+                DataFile(**{"last_topic": file["topic"]} | file) for file in found["files"]
+            ),
+            retired=tuple(RetiredFile(**file) for file in found["retired"]),
         )
     except (ValueError, KeyError, TypeError) as error:
         raise LakeError(

@@ -79,17 +79,17 @@ class OffsetCalls:
             wait_s = max(min(wait_s, left_s - MARGIN_S), 0.0)
         suspend = PullFlag.SUSPEND if wait_s else PullFlag(0)
         header = PullHeader(
-            group,
-            topic,
-            queue_id,
-            request.offset,
-            batch_size(request.batch_size, PULL_MAX),
-            int(PullFlag.SUBSCRIPTION | suspend),
-            0,
-            int(wait_s * 1000),
-            0,
-            wanted.sub_string,
-            wanted.expression_type,
+            consumer_group=group,
+            topic=topic,
+            queue_id=queue_id,
+            queue_offset=request.offset,
+            max_msg_nums=batch_size(request.batch_size, PULL_MAX),
+            sys_flag=int(PullFlag.SUBSCRIPTION | suspend),
+            commit_offset=0,
+            suspend_timeout_millis=int(wait_s * 1000),
+            sub_version=0,
+            subscription=wanted.sub_string,
+            expression_type=wanted.expression_type,
         )
         codes = (*_PULL_CODES, ResponseCode.NO_PERMISSION)
         answer = await self._ask(

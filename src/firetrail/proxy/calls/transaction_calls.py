@@ -123,14 +123,14 @@ class TransactionCalls:
             place = await self._search(client, topic, transaction_id)
             self._known.remember(topic, transaction_id, place)
         header = EndTransactionHeader(
-            place.group,
-            place.queue_offset,
-            place.log_offset,
-            decision,
-            request.source == TransactionSource.SOURCE_SERVER_CHECK,
-            request.message_id,
-            transaction_id,
-            topic,
+            producer_group=place.group,
+            tran_state_table_offset=place.queue_offset,
+            commit_log_offset=place.log_offset,
+            commit_or_rollback=decision,
+            from_transaction_check=request.source == TransactionSource.SOURCE_SERVER_CHECK,
+            msg_id=request.message_id,
+            transaction_id=transaction_id,
+            topic=topic,
         )
         command = RemotingCommand(RequestCode.END_TRANSACTION, header.encode())
         command.caller = call.caller

@@ -41,7 +41,15 @@ def decode(header: bytes, body: bytes) -> RemotingCommand:
     end = _end(header, at, fields_size, "the fields")
     fields = _fields(header, at, end)
     return RemotingCommand(
-        code, fields, body, remark, opaque, flag, language, version, Serialize.ROCKETMQ
+        code=code,
+        fields=fields,
+        body=body,
+        remark=remark,
+        opaque=opaque,
+        flag=flag,
+        language=language,
+        version=version,
+        serialize=Serialize.ROCKETMQ,
     )
 
 

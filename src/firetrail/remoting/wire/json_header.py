@@ -44,19 +44,19 @@ def decode(header: bytes, body: bytes) -> RemotingCommand:
     if remark is not None and not isinstance(remark, str):
         raise ProtocolError("the remark is not text")
     return RemotingCommand(
-        _integer(members, "code"),
-        {
+        code=_integer(members, "code"),
+        fields={
             name: value if type(value) is str else _text(name, value)
             for name, value in fields.items()
             if value is not None
         },
-        body,
-        remark,
-        _integer(members, "opaque"),
-        _integer(members, "flag"),
-        _language(members.get("language")),
-        _integer(members, "version"),
-        Serialize.JSON,
+        body=body,
+        remark=remark,
+        opaque=_integer(members, "opaque"),
+        flag=_integer(members, "flag"),
+        language=_language(members.get("language")),
+        version=_integer(members, "version"),
+        serialize=Serialize.JSON,
     )
 
 

@@ -216,7 +216,7 @@ class Election:
         """Return whether the member may acknowledge at this time."""
         return self.epoch > 0 and now < self.until
 
-    def obstacle(self, log_end: int) -> str:
+    def campaign_obstacle(self, log_end: int) -> str:
         """Return why the member may not campaign now; empty if it may.
 
         Args:
@@ -302,7 +302,7 @@ class Election:
         epoch = next_epoch(self._member, known)
         return Campaign(view.in_sync, base.next(base.members, base.offset, epoch))
 
-    def saw(self, view: GroupView, known: int = 0) -> None:
+    def observe(self, view: GroupView, known: int = 0) -> None:
         """Note a state of the group. A late answer, which is older than the known one, is ignored.
 
         Args:
@@ -340,18 +340,19 @@ class Election:
         is_decided = before.last_id in lineage.overruled and lineage.decided > before.decided
         is_asked = self._member in lineage.asked and self._member not in state.members
         memory = GroupMemory(
-            lineage.group,
-            lineage.version,
-            lineage.epoch,
-            list(lineage.history),
-            lineage.decided,
-            sorted(state.members),
-            state.offset,
-            sorted({*view.identities, *state.members}),
-            before.may_cut or (is_decided and is_asked),
-            list(lineage.overruled),
-            list(lineage.asked),
-            before.left_out or (is_known and lineage.leaves_out(self._member, before.decided)),
+            group=lineage.group,
+            version=lineage.version,
+            epoch=lineage.epoch,
+            history=list(lineage.history),
+            decided=lineage.decided,
+            in_sync=sorted(state.members),
+            offset=state.offset,
+            members=sorted({*view.identities, *state.members}),
+            may_truncate=before.may_truncate or (is_decided and is_asked),
+            overruled=list(lineage.overruled),
+            decision_members=list(lineage.asked),
+            was_excluded=before.was_excluded
+            or (is_known and lineage.excludes(self._member, before.decided)),
         )
         if memory != before:
             self._remember(memory)
@@ -360,8 +361,8 @@ class Election:
 
     def followed(self) -> None:
         """Note that the log is that of the elected master: what was decided is done."""
-        if self.memory.may_cut or self.memory.left_out:
-            memory = replace(self.memory, may_cut=False, left_out=False)
+        if self.memory.may_truncate or self.memory.was_excluded:
+            memory = replace(self.memory, may_truncate=False, was_excluded=False)
             self._remember(memory)
             self.memory = memory
 

@@ -259,15 +259,17 @@ class EtcdCoordinator:
             successor, confirmed = by_key.get(self._successor), by_key.get(self._confirmed)
             is_leased = leader is not None and _is_leased(leader)
             return GroupView(
-                revision,
-                _holder(leader) if leader is not None and is_leased else None,
-                _decoded_set(in_sync) if in_sync is not None else None,
-                _numbered(by_key, self._members, _identity),
-                _numbered(by_key, self._reports, _report),
-                _successor(successor) if successor is not None else 0,
-                _numbered(by_key, self._addresses, _address),
-                int(leader["create_revision"]) if leader is not None and not is_leased else 0,
-                _confirmed(confirmed) if confirmed is not None else None,
+                revision=revision,
+                holder=_holder(leader) if leader is not None and is_leased else None,
+                in_sync=_decoded_set(in_sync) if in_sync is not None else None,
+                identities=_numbered(by_key, self._members, _identity),
+                reports=_numbered(by_key, self._reports, _report),
+                successor=_successor(successor) if successor is not None else 0,
+                addresses=_numbered(by_key, self._addresses, _address),
+                unleased=int(leader["create_revision"])
+                if leader is not None and not is_leased
+                else 0,
+                confirmed=_confirmed(confirmed) if confirmed is not None else None,
             )
         except (ValueError, KeyError, TypeError, ProtocolError) as error:
             raise self._foreign(error) from error
@@ -333,13 +335,13 @@ def _decoded_set(entry: Json) -> InSyncSet:
     lineage = Lineage()
     if "group" in value:
         lineage = Lineage(
-            str(value["group"]),
-            int(value["version"]),
-            int(value["epoch"]),
-            tuple(map(str, value["history"])),
-            int(value["decided"]),
-            tuple(map(str, value.get("overruled", ()))),
-            tuple(map(int, value.get("asked", ()))),
+            group=str(value["group"]),
+            version=int(value["version"]),
+            epoch=int(value["epoch"]),
+            history=tuple(map(str, value["history"])),
+            decided=int(value["decided"]),
+            overruled=tuple(map(str, value.get("overruled", ()))),
+            asked=tuple(map(int, value.get("asked", ()))),
         )
     return InSyncSet(members, int(value["offset"]), int(entry["mod_revision"]), lineage)
 

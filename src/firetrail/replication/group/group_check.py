@@ -86,7 +86,7 @@ def _counts(number: int, memory: GroupMemory, state: InSyncSet) -> bool:
     member without which an operator has decided.
     """
     lineage = state.lineage
-    if memory.group != lineage.group or lineage.leaves_out(number, memory.decided):
+    if memory.group != lineage.group or lineage.excludes(number, memory.decided):
         return False
     return lineage.version - memory.version < HISTORY_MAX
 
@@ -140,7 +140,7 @@ def _compared(state: InSyncSet, memory: GroupMemory, who: str, number: int) -> R
             f"etcd has the group {lineage.group} under the same name. The group was created again, "
             f"or the data of another etcd was restored; {REMEDY}",
         )
-    if lineage.leaves_out(number, memory.decided):
+    if lineage.excludes(number, memory.decided):
         return Refusal(StateConflict.DECIDED_WITHOUT, _left_out(lineage, memory))
     if lineage.version < memory.version:
         return Refusal(

@@ -38,11 +38,11 @@ class GroupMemory(Body):
         in_sync: The members of the in-sync set.
         offset: The offset of the in-sync set.
         members: The members of the group.
-        may_cut: Whether an operator has decided that the log of another member is the group's, and
-            this member has not followed since.
+        may_truncate: Whether an operator has decided that the log of another member is the group's,
+            and this member has not followed since.
         overruled: The ids of versions over which operators have decided.
-        asked: The members that were asked for the last decision.
-        left_out: Whether this member was not asked, and has not followed since.
+        decision_members: The members that were asked for the last decision.
+        was_excluded: Whether this member was not asked, and has not followed since.
     """
 
     group: str = ""
@@ -53,22 +53,22 @@ class GroupMemory(Body):
     in_sync: list[int] = field(default_factory=list)
     offset: int = 0
     members: list[int] = field(default_factory=list)
-    may_cut: bool = False
+    may_truncate: bool = field(default=False, metadata={"wire": "mayCut"})
     overruled: list[str] = field(default_factory=list)
-    asked: list[int] = field(default_factory=list)
-    left_out: bool = False
+    decision_members: list[int] = field(default_factory=list, metadata={"wire": "asked"})
+    was_excluded: bool = field(default=False, metadata={"wire": "leftOut"})
 
     @property
     def lineage(self) -> Lineage:
         """The past of the in-sync set."""
         return Lineage(
-            self.group,
-            self.version,
-            self.epoch,
-            tuple(self.history),
-            self.decided,
-            tuple(self.overruled),
-            tuple(self.asked),
+            group=self.group,
+            version=self.version,
+            epoch=self.epoch,
+            history=tuple(self.history),
+            decided=self.decided,
+            overruled=tuple(self.overruled),
+            asked=tuple(self.decision_members),
         )
 
     @property

@@ -1,4 +1,4 @@
-"""The entries of a group in the consensus engine, as its members read and write them."""
+"""The members of a group, and its entries in the consensus engine, as they read and write them."""
 
 from __future__ import annotations
 
@@ -7,6 +7,25 @@ from dataclasses import dataclass, field
 
 from firetrail.replication.group.group_memory import GroupMemory
 from firetrail.replication.group.lineage import NO_PAST, Lineage
+
+
+@dataclass(frozen=True, slots=True)
+class GroupMember:
+    """A member of a group.
+
+    Attributes:
+        number: Its number.
+        address: ``ip:port`` of its broker.
+        ha_address: ``ip:port`` of its HA port.
+        may_found: Whether it may create the group.
+        lag_s: After how many seconds a member that is not caught up leaves the in-sync set.
+    """
+
+    number: int
+    address: str
+    ha_address: str
+    may_found: bool
+    lag_s: float
 
 
 @dataclass(frozen=True, slots=True)

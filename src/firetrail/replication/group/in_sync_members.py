@@ -82,7 +82,7 @@ class InSyncMembers:
             members |= self._change.members
         return frozenset(members - {self._member})
 
-    def saw(self, in_sync: InSyncSet) -> None:
+    def observe(self, in_sync: InSyncSet) -> None:
         """Note the set in the engine."""
         if in_sync.revision <= self.committed.revision:
             return

@@ -21,13 +21,13 @@ from firetrail.replication.group.group_status import GroupStatus
 from firetrail.replication.group.group_view import (
     UNKNOWN,
     Candidate,
+    GroupMember,
     GroupView,
     InSyncSet,
     MemberReport,
-    SetChange,
 )
 from firetrail.replication.group.in_sync_members import InSyncMembers
-from firetrail.replication.group.member_number import GroupMember, MemberNumber
+from firetrail.replication.group.member_number import MemberNumber
 from firetrail.replication.group.precedence import LogCondition, Precedence
 from firetrail.replication.group.stray_entry import StrayEntry
 from firetrail.store.admission.fence import LeaseFence
@@ -46,7 +46,7 @@ STALLED_TTLS = 3
 """A master whose event loop has not run for this many times the lease does not renew it."""
 BLOCKED = "the event loop of the broker is blocked, so the lease is not renewed"
 
-_TOLD = MemberReport(NOTHING_SEEN, -1)
+_NO_REPORT_DUE = MemberReport(NOTHING_SEEN, -1)
 """A marker instead of a report, if the other members need no new one."""
 
 _log = logging.getLogger(__name__)
@@ -90,7 +90,7 @@ class LeaseKeeper:
         self._own_number = MemberNumber(coordinator, member.number, member.address)
         self._stray = StrayEntry(coordinator, timing.ttl_s)
         self._errors = FailoverErrors(system)
-        self._told: tuple[object, ...] = ()
+        self._notified: tuple[object, ...] = ()
         threads = system.threads
         self._guard = threads.lock()
         self._stopping = threads.event()
@@ -182,7 +182,9 @@ class LeaseKeeper:
         """
         epoch = self._election.epoch
         if epoch:
-            self._take(partial(self._coordinator.name_successor, epoch, member, leave=False))
+            self._apply_answer_of(
+                partial(self._coordinator.name_successor, epoch, member, leave=False)
+            )
 
     def hand_over(self, member: int) -> None:
         """Give the lease to a member of the in-sync set that has the whole log.
@@ -206,7 +208,7 @@ class LeaseKeeper:
                 known = self._election.view.revision
             view = self._coordinator.name_successor(epoch, member, leave=True)
             with full_disk_tolerated():
-                self._saw(view, known)
+                self._observe(view, known)
         finally:
             self._hands_over = False
 
@@ -222,7 +224,7 @@ class LeaseKeeper:
             if change is None:
                 return
             with full_disk_tolerated():
-                self._take(partial(self._coordinator.change_in_sync, change))
+                self._apply_answer_of(partial(self._coordinator.change_in_sync, change))
 
     def refresh(self) -> None:
         """Read the group, instead of waiting until the engine reports a change.
@@ -231,7 +233,7 @@ class LeaseKeeper:
             NotReachedError: The engine cannot be reached.
             ElectionError: It refuses the request.
         """
-        self._take(partial(self._coordinator.watch, self._election.view.revision, 0.0))
+        self._apply_answer_of(partial(self._coordinator.watch, self._election.view.revision, 0.0))
 
     @property
     def status(self) -> GroupStatus:
@@ -242,20 +244,20 @@ class LeaseKeeper:
             store, refusal, memory = self._store, election.refusal, election.memory
             error, problem = self._errors.current
             return GroupStatus(
-                view.holder if refusal is None else None,
-                view.successor if refusal is None else 0,
-                view.in_sync.members if view.in_sync is not None else frozenset(),
-                election.epoch,
-                memory.epoch,
-                max(now - election.until, 0.0) if election.epoch else 0.0,
-                self._own_number.is_own,
-                self._own_number.is_foreign,
-                self._obstacle(store.log.max_offset) if store is not None else "",
-                error,
-                problem,
-                refusal,
-                memory,
-                view.addresses,
+                holder=view.holder if refusal is None else None,
+                successor=view.successor if refusal is None else 0,
+                in_sync=view.in_sync.members if view.in_sync is not None else frozenset(),
+                epoch=election.epoch,
+                log_epoch=memory.epoch,
+                fenced_s=max(now - election.until, 0.0) if election.epoch else 0.0,
+                is_member=self._own_number.is_own,
+                is_foreign=self._own_number.is_foreign,
+                obstacle=self._campaign_obstacle(store.log.max_offset) if store is not None else "",
+                error=error,
+                problem=problem,
+                refusal=refusal,
+                memory=memory,
+                addresses=view.addresses,
                 older_log=election.older_log(store.log.max_offset) if store is not None else "",
             )
 
@@ -290,17 +292,17 @@ class LeaseKeeper:
         with self._guard:
             known, expected = self._election.view.revision, self._election.view.in_sync
         view = self._coordinator.recover(expected, decided)
-        self._saw(view, known)
+        self._observe(view, known)
         if view.in_sync is not None and view.in_sync.lineage == decided.lineage:
             return ""
         if view.holder is not None:
             return f"member {view.holder.member} at {view.holder.address} holds the lease"
         return "the state of the group has changed meanwhile"
 
-    def _obstacle(self, log_end: int) -> str:
+    def _campaign_obstacle(self, log_end: int) -> str:
         """Return why this member may not campaign now; empty if it may."""
         election = self._election
-        return self._own_number.obstacle(election.view) or election.obstacle(log_end)
+        return self._own_number.store_obstacle(election.view) or election.campaign_obstacle(log_end)
 
     # -- threads ------------------------------------------------------------------------------
 
@@ -320,7 +322,7 @@ class LeaseKeeper:
     def _watch_once(self) -> None:
         view = self._election.view
         timeout_s = 0.0 if view is UNKNOWN else self._timing.ttl_s / WATCHES_PER_TTL
-        self._saw(self._coordinator.watch(view.revision, timeout_s), view.revision)
+        self._observe(self._coordinator.watch(view.revision, timeout_s), view.revision)
 
     def _attempt(self, kind: GroupWork, due: Callable[[], Callable[[], None] | None]) -> bool:
         """Do the work that ``due`` returns, if any; return whether the engine did its part."""
@@ -362,32 +364,31 @@ class LeaseKeeper:
             now, view = self._clock.since_boot(), self._election.view
             if self._own_number.may_claim(view):
                 return self._claim
-            if (told := self._report_due()) is not _TOLD:
-                return partial(self._coordinator.report, self._member.number, told)
-            if (news := self._own_number.news(view)) is not None:
-                return news
-            if (removal := self._stray.removal(now, view)) is not None:
-                return partial(self._take, removal)
-            if (change := self._next_change(now)) is not None:
-                return partial(self._take, partial(self._coordinator.change_in_sync, change))
-            if (note := self._next_note(now)) is not None:
-                return partial(self._take, note)
+            if (report := self._report_due()) is not _NO_REPORT_DUE:
+                return partial(self._coordinator.report, self._member.number, report)
+            if (announcement := self._own_number.pending_announcement(view)) is not None:
+                return announcement
+            request = (
+                self._stray.removal(now, view) or self._next_change(now) or self._next_note(now)
+            )
+            if request is not None:
+                return partial(self._apply_answer_of, request)
             if self._may_campaign(now):
                 return self._campaign
         self._errors.idle(GroupWork.CHANGES)
         return None
 
     def _report_due(self) -> MemberReport | None:
-        """Return the report for the other members, None, or ``_TOLD``."""
+        """Return the report for the other members, None, or ``_NO_REPORT_DUE``."""
         election, store, number = self._election, self._store, self._member.number
         if store is None or not self._own_number.is_own:
-            return _TOLD
+            return _NO_REPORT_DUE
         report = election.report(store.log.max_offset, is_short=bool(store.shortfall))
-        return _TOLD if election.view.reports.get(number) == report else report
+        return _NO_REPORT_DUE if election.view.reports.get(number) == report else report
 
-    def _take(self, ask: Callable[[], GroupView]) -> None:
+    def _apply_answer_of(self, request: Callable[[], GroupView]) -> None:
         known = self._election.view.revision
-        self._saw(ask(), known)
+        self._observe(request(), known)
 
     def _claim(self) -> None:
         self._own_number.claim(self._election.view)
@@ -405,7 +406,8 @@ class LeaseKeeper:
                 self._election.expired()
             self._apply()
 
-    def _next_change(self, now: float) -> SetChange | None:
+    def _next_change(self, now: float) -> Callable[[], GroupView] | None:
+        """Return the request that changes the in-sync set, if it is due."""
         members, store = self._members, self._store
         if members is None or store is None or self._hands_over:
             return None
@@ -414,7 +416,7 @@ class LeaseKeeper:
         leaving = acks.leaving if acks.are_needed else frozenset[int]()
         change = members.step(now, store.log.max_offset, acks.by_member(), acks.needed, leaving)
         acks.require(members.required)
-        return change
+        return partial(self._coordinator.change_in_sync, change) if change is not None else None
 
     def _next_note(self, now: float) -> Callable[[], GroupView] | None:
         """Return the request that writes down what is confirmed, if it is due."""
@@ -436,7 +438,7 @@ class LeaseKeeper:
         is_named = election.view.successor == self._member.number
         if now < self._retry_at or (now < self._unnamed_at and not is_named):
             return False
-        if not self._own_number.is_own or self._obstacle(store.log.max_offset):
+        if not self._own_number.is_own or self._campaign_obstacle(store.log.max_offset):
             self._precedence.forget()
             return False
         log = LogCondition(store.log.max_offset, len(store.damage), store.shortfall)
@@ -449,15 +451,15 @@ class LeaseKeeper:
             known = self._election.view.revision
             asked = self._election.campaign(token, self._clock.since_boot(), log_epoch)
         candidate = Candidate(member.number, member.address, member.ha_address, token)
-        self._saw(self._coordinator.campaign(candidate, *asked), known)
+        self._observe(self._coordinator.campaign(candidate, *asked), known)
 
-    def _saw(self, view: GroupView, known: int) -> None:
+    def _observe(self, view: GroupView, known: int) -> None:
         """Take a state of the group; ``known`` was the newest revision when it was asked for."""
         with self._guard:
             election = self._election
             before = election.refusal
             try:
-                election.saw(view, known)
+                election.observe(view, known)
             finally:  # if it could not be kept on disk, nothing has changed
                 self._apply()
             refusal = election.refusal
@@ -487,12 +489,12 @@ class LeaseKeeper:
                     self._member.lag_s,
                     self._clock.since_boot(),
                 )
-            self._members.saw(in_sync)
+            self._members.observe(in_sync)
             store.replica_acks.require(self._members.required)
             self.fence.until = election.until
         view = election.view
-        told = election.epoch, view.holder, view.successor, election.refusal
-        if told != self._told:
-            self._told = told
+        state = election.epoch, view.holder, view.successor, election.refusal
+        if state != self._notified:
+            self._notified = state
             self._wake.set()
             self.on_change()

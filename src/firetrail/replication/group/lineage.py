@@ -78,7 +78,7 @@ class Lineage:
         """
         return version_id in self.history or version_id in self.overruled
 
-    def leaves_out(self, member: int, decided: int) -> bool:
+    def excludes(self, member: int, decided: int) -> bool:
         """Return whether an operator has decided without a member, which has not heard of it.
 
         Args:
@@ -104,7 +104,7 @@ class Lineage:
         new = _id_of(secrets.token_hex(_NONCE_BYTES), following, self.id, members, offset)
         return replace(following, history=(*self.history, new)[-HISTORY_MAX:])
 
-    def decided_now(self, decision: LogDecision) -> Lineage:
+    def with_decision(self, decision: LogDecision) -> Lineage:
         """Return a lineage that a decision of the operator continues."""
         version = max(self.version, decision.version)
         known = [each for each in self.overruled if each not in decision.overruled]

@@ -1,33 +1,13 @@
-"""A member of a group, and its number, which the engine binds to the identity of its store."""
+"""The number of a member, which the engine binds to the identity of its store."""
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from firetrail.replication.group.election import Coordinator
 from firetrail.replication.group.group_check import store_obstacle
 from firetrail.replication.group.group_view import UNKNOWN, GroupView
 
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class GroupMember:
-    """A member of a group.
-
-    Attributes:
-        number: Its number.
-        address: ``ip:port`` of its broker.
-        ha_address: ``ip:port`` of its HA port.
-        may_found: Whether it may create the group.
-        lag_s: After how many seconds a member that is not caught up leaves the in-sync set.
-    """
-
-    number: int
-    address: str
-    ha_address: str
-    may_found: bool
-    lag_s: float
 
 
 class MemberNumber:
@@ -61,7 +41,7 @@ class MemberNumber:
         """Whether the number is known to be that of another store."""
         return bool(self._bound) and not self.is_own
 
-    def obstacle(self, view: GroupView) -> str:
+    def store_obstacle(self, view: GroupView) -> str:
         """Return why the store cannot be that of the member; empty if it can.
 
         Args:
@@ -84,7 +64,7 @@ class MemberNumber:
         """
         if not self.identity or self._bound or view is UNKNOWN:
             return False
-        return self._number in view.identities or not self.obstacle(view)
+        return self._number in view.identities or not self.store_obstacle(view)
 
     def claim(self, view: GroupView) -> None:
         """Bind the number to this store, unless it is bound to another one.
@@ -98,10 +78,10 @@ class MemberNumber:
         """
         self._bound = self._coordinator.claim(self._number, self.identity)
         if not self.is_own:
-            _log.error("this broker cannot be a member of the group: %s", self.obstacle(view))
+            _log.error("this broker cannot be a member of the group: %s", self.store_obstacle(view))
 
-    def news(self, view: GroupView) -> Callable[[], None] | None:
-        """Return the operation that tells the others the address; None if they know it.
+    def pending_announcement(self, view: GroupView) -> Callable[[], None] | None:
+        """Return the request that tells the others the address; None if they know it.
 
         Args:
             view: The state of the group.

@@ -195,13 +195,13 @@ class Master:
             )
         file_size = self._number(settings, "mappedFileSizeCommitLog")
         return MasterConfig(
-            file_size,
-            self.address.ha or self._ha_address(settings),
-            settings.get("brokerClusterName", ""),
-            settings.get("brokerName", ""),
-            is_true(settings.get("enableControllerMode")),
-            role,
-            FIRETRAIL_KEY in settings,
+            file_size=file_size,
+            ha=self.address.ha or self._ha_address(settings),
+            cluster=settings.get("brokerClusterName", ""),
+            name=settings.get("brokerName", ""),
+            has_controller=is_true(settings.get("enableControllerMode")),
+            role=role,
+            is_firetrail=FIRETRAIL_KEY in settings,
         )
 
     def _ha_address(self, settings: Mapping[str, str]) -> str:

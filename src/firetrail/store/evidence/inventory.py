@@ -180,23 +180,25 @@ def _decoded(content: bytes) -> Inventory:
     if value.get("version") != _VERSION:
         return Inventory()  # of an earlier release, which recorded less
     return Inventory(
-        int(value["durable_offset"]),
-        int(value["log_begin"]),
-        {
+        durable_offset=int(value["durable_offset"]),
+        log_begin=int(value["log_begin"]),
+        queues={
             (topic, int(queue_id)): QueueExtent(int(first), int(end))
             for topic, queues in value["queues"].items()
             for queue_id, (first, end) in queues.items()
         },
-        {
+        index_files={
             str(name): IndexExtent(int(size), int(end_offset))
             for name, (size, end_offset) in value["index_files"].items()
         },
-        tuple(map(str, value["config"])),
-        {str(topic): int(offset) for topic, offset in value["removed"].items()},
-        tuple((str(topic), int(queue_id)) for topic, queue_id in value["rebuilding"]),
-        bool(value["rebuilding_index"]),
-        int(value.get("retained_from", OFFSET_MAX)),  # earlier releases did not record it
-        FileSizes(*map(int, value.get("sizes", ()))),
+        config=tuple(map(str, value["config"])),
+        removed={str(topic): int(offset) for topic, offset in value["removed"].items()},
+        rebuilding=tuple((str(topic), int(queue_id)) for topic, queue_id in value["rebuilding"]),
+        rebuilding_index=bool(value["rebuilding_index"]),
+        retained_from=int(
+            value.get("retained_from", OFFSET_MAX)
+        ),  # earlier releases did not record it
+        sizes=FileSizes(*map(int, value.get("sizes", ()))),
     )
 
 

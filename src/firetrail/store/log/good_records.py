@@ -54,4 +54,12 @@ def good_records(
                 topic = names[raw] = java_text(raw)
             in_queue = layout.takes_queue_offset(flag)
             record = content[offset - base : offset - base + size]
-            yield GoodRecord(topic, queue_id, queue_offset, time, in_queue, record, offset)
+            yield GoodRecord(
+                topic=topic,
+                queue_id=queue_id,
+                queue_offset=queue_offset,
+                store_time=time,
+                in_queue=in_queue,
+                content=record,
+                physical_offset=offset,
+            )

@@ -66,9 +66,9 @@ class _Get(NamedTuple):
     low: int
     high: int
     max_count: int
-    tags: frozenset[int] | None
-    bits: FilterBits | None
     check: int
+    tags: frozenset[int] | None = None
+    bits: FilterBits | None = None
 
 
 def _good_neighbour(queue: ConsumeQueue, numbers: range, start: int, end: int, default: int) -> int:
@@ -162,7 +162,7 @@ class Reader:
             return self._nothing(GetStatus.OFFSET_FOUND_NULL, offset, next_file, low, high)
         if is_plain:
             self._remember(queue, segment, offset, low)
-        get = _Get(queue, offset, low, high, max_count, tags, bits, check)
+        get = _Get(queue, offset, low, high, max_count, check, tags=tags, bits=bits)
         return self._select(get, segment)
 
     def _remember(self, queue: ConsumeQueue, units: Segment, offset: int, low: int) -> None:
@@ -218,7 +218,7 @@ class Reader:
 
     def _select(self, get: _Get, units: Segment) -> GetResult:
         """Return the messages of a file of units, from an offset in it on."""
-        queue, offset, low, high, max_count, tags, bits, check = get
+        queue, offset, low, high, max_count, check, tags, bits = get
         log_end = self._log.readable_offset
         view, base = units.look(), units.base
         if view is None:
@@ -297,7 +297,7 @@ class Reader:
         Its record should be between those of the neighbouring units. Raises StoreDamagedError if
         it is not, or if they are too far apart.
         """
-        queue, offset, low, high, _, tags, _, check = get
+        queue, offset, low, high, _, check, tags, _ = get
         start, end = self._log.min_offset, self._log.readable_offset
         before = range(offset - 1, offset - NEIGHBOURS_MAX, -1)
         after = range(offset + 1, offset + NEIGHBOURS_MAX)
@@ -325,7 +325,7 @@ class Reader:
         low, high = queue.min_offset(self._log.min_offset), max(queue.next_offset, queue.max_offset)
         if not low <= offset < high:
             return None
-        get = _Get(queue, offset, low, high, 1, None, None, Check.RECORD)
+        get = _Get(queue, offset, low, high, max_count=1, check=Check.RECORD)
         found: list[memoryview] = self._instead_of(get).buffers
         return found[0]
 

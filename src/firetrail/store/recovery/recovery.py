@@ -133,7 +133,13 @@ class Recovery:
                 self._keep_dropped(end, stop, stale_tails=watermark is None)
         truncated = self._log.truncate(end)
         return RecoveryReport(
-            clean, start, end, self._messages, truncated, self._last_record, self._last_store_time
+            clean=clean,
+            scanned_from=start,
+            end=end,
+            messages_scanned=self._messages,
+            bytes_truncated=truncated,
+            last_record_offset=self._last_record,
+            last_store_time=self._last_store_time,
         )
 
     def _nothing(self, clean: bool) -> RecoveryReport:
@@ -148,7 +154,15 @@ class Recovery:
                     "nothing was changed; restore the log, or move the folders of queues and "
                     "index away as well to start over",
                 )
-        return RecoveryReport(clean, 0, 0, 0, 0, -1, 0)
+        return RecoveryReport(
+            clean=clean,
+            scanned_from=0,
+            end=0,
+            messages_scanned=0,
+            bytes_truncated=0,
+            last_record_offset=-1,
+            last_store_time=0,
+        )
 
     # -- where to begin -----------------------------------------------------------------------
 

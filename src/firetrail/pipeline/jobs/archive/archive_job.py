@@ -205,16 +205,16 @@ class _ArchiveRun:
             )
             self._table.publish(manifest, files, [])
         return ArchiveResult(
-            self._lake.place,
-            messages,
-            start,
-            end,
-            len(files),
-            removed,
-            0,
-            manifest.messages,
-            len(manifest.files),
-            self._mark(manifest),
+            lake=self._lake.place,
+            messages=messages,
+            start=start,
+            end=end,
+            files=len(files),
+            removed=removed,
+            compacted=0,
+            total_messages=manifest.messages,
+            total_files=len(manifest.files),
+            marked=self._mark(manifest),
         )
 
     def compact(self, done: ArchiveResult) -> ArchiveResult:
@@ -295,14 +295,14 @@ class _ArchiveRun:
         splits = plan_log(self._view, start, end, split_bytes=self._options.split_bytes)
         parts = [
             ArchivePart(
-                split.store,
-                split.fingerprint,
-                split.start,
-                split.end,
-                self._lake,
-                self._token,
-                layout,
-                self._table.topic_column,
+                store=split.store,
+                fingerprint=split.fingerprint,
+                start=split.start,
+                end=split.end,
+                lake=self._lake,
+                token=self._token,
+                layout=layout,
+                topic_column=self._table.topic_column,
             )
             for split in splits
         ]

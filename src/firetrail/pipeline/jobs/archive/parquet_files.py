@@ -380,16 +380,16 @@ class PartitionFile:
         self._writer.close()
         self._file.close()
         return DataFile(
-            self._name,
-            min(self._topics),
-            max(self._topics),
-            self._day,
-            self._start,
-            self._last,
-            self._end,
-            self._messages,
-            self._file.size,
-            self._file.sha256,
+            path=self._name,
+            topic=min(self._topics),
+            last_topic=max(self._topics),
+            day=self._day,
+            start=self._start,
+            last=self._last,
+            end=self._end,
+            messages=self._messages,
+            size=self._file.size,
+            sha256=self._file.sha256,
         )
 
     def abandon(self) -> None:

@@ -208,7 +208,15 @@ class _AuditRun:
         light = view.queues.may_lack_light_queues
         bases = [segment.base for segment in view.log.segments if segment.base < view.end]
         tasks = [
-            LogTask(self._subject([]), start, until, self._delays, tags, light, str(self._folder))
+            LogTask(
+                subject=self._subject([]),
+                start=start,
+                until=until,
+                delays=self._delays,
+                tags=tags,
+                light=light,
+                folder=str(self._folder),
+            )
             for start, until in pairwise([*bases, view.end])
         ]
         sizes = [task.until - task.start for task in tasks]

@@ -97,13 +97,13 @@ def check_log(task: LogTask) -> LogChecked:
         walk = view.walk(task.start, until=task.until)
         check.run(walk, lambda done: None)
         return LogChecked(
-            walk.position,
-            check.messages,
-            check.times,
-            check.torn,
-            findings,
-            list(damaged),
-            stage.finish(),
+            position=walk.position,
+            messages=check.messages,
+            times=check.times,
+            torn=check.torn,
+            findings=findings,
+            damaged=list(damaged),
+            staged=stage.finish(),
         )
 
 

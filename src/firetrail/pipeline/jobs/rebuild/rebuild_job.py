@@ -146,17 +146,17 @@ def _derive(
     tags = has_tag_entries(view.index, view.log) or False
     tasks = [
         DeriveTask(
-            str(view.root),
-            fingerprint_of(view, start, end),
-            str(segment.path),
-            segment.base,
-            segment.size,
-            start,
-            end,
-            str(folder),
-            delays,
-            tags,
-            view.queues.may_lack_light_queues,
+            root=str(view.root),
+            fingerprint=fingerprint_of(view, start, end),
+            path=str(segment.path),
+            base=segment.base,
+            size=segment.size,
+            start=start,
+            end=end,
+            folder=str(folder),
+            delays=delays,
+            tags=tags,
+            light=view.queues.may_lack_light_queues,
         )
         for segment, start, end in _parts(view, spark.sparkContext.defaultParallelism)
     ]

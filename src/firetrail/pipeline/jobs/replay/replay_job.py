@@ -153,7 +153,14 @@ def replay(
             job.copy_to(goal, start, end, on_progress)
         skipped = job.count_damage(start, end) if mode == "permissive" else 0
     return ReplayResult(
-        name, job.messages, job.bytes, job.commits, start, end, goal is None, skipped
+        replay=name,
+        messages=job.messages,
+        bytes=job.bytes,
+        commits=job.commits,
+        start=start,
+        end=end,
+        dry_run=goal is None,
+        skipped=skipped,
     )
 
 

@@ -51,14 +51,14 @@ def gather_figures(spark: SparkSession, store: Path) -> Figures:
         first = min((topic.first for topic in topics), default=0)
         last = max((topic.last for topic in topics), default=0)
         figures = Figures(
-            str(store),
-            state,
-            log_start,
-            log_end,
-            segments,
-            topics,
-            TimeAxis.over(first, last),
-            MapAxis.over(log_start, log_end, segment_size),
+            store=str(store),
+            state=state,
+            log_start=log_start,
+            log_end=log_end,
+            segments=segments,
+            topics=topics,
+            times=TimeAxis.over(first, last),
+            map=MapAxis.over(log_start, log_end, segment_size),
         )
         _add_classes(figures, log)
         figures.tags = _hot(log.read("topic", "tags"), F.col("tags"))

@@ -125,18 +125,18 @@ class ReceiveCalls:
         is_orderly = bool(config and config.consume_message_orderly)
         broker = await self._broker(topic, request.message_queue.broker.name)
         header = PopHeader(
-            group,
-            topic,
-            ANY_QUEUE,
-            count,
-            hidden_ms,
-            int(wait_s * 1000),
-            self._now_ms(),
-            FROM_LAST,
-            wanted.expression_type,
-            wanted.sub_string,
-            is_orderly,
-            request.attempt_id or None,
+            consumer_group=group,
+            topic=topic,
+            queue_id=ANY_QUEUE,
+            max_msg_nums=count,
+            invisible_time=hidden_ms,
+            poll_time=int(wait_s * 1000),
+            born_time=self._now_ms(),
+            init_mode=FROM_LAST,
+            exp_type=wanted.expression_type,
+            exp=wanted.sub_string,
+            order=is_orderly,
+            attempt_id=request.attempt_id or None,
         )
         command = RemotingCommand(RequestCode.POP_MESSAGE, TypedFields(header))
         where = (client, group, topic)

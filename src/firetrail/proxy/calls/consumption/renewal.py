@@ -129,7 +129,16 @@ class Renewals:
             return
         self._shares.take(holder)
         now_ms = self._now_ms()
-        message = RenewedMessage(client, group, topic, handle, receipt, attempt, now_ms, holder)
+        message = RenewedMessage(
+            client=client,
+            group=group,
+            topic=topic,
+            handle=handle,
+            receipt=receipt,
+            attempt=attempt,
+            since_ms=now_ms,
+            holder=holder,
+        )
         self._messages[message.key] = message
         self._by_client.setdefault(client.client_id, {})[message.key] = message
         self._schedule(message)

@@ -117,14 +117,14 @@ class PopReceipts:
         answer = self._answer
         kind = kind_of(topic)
         return Receipt(
-            self._starts.get((kind, queue_id), [offset])[0],
-            answer.pop_time,
-            answer.invisible_time,
-            answer.revive_qid,
-            kind,
-            self._broker_name,
-            queue_id,
-            offset,
+            start=self._starts.get((kind, queue_id), [offset])[0],
+            pop_time=answer.pop_time,
+            invisible_ms=answer.invisible_time,
+            revive_queue=answer.revive_qid,
+            retry=kind,
+            broker_name=self._broker_name,
+            queue_id=queue_id,
+            offset=offset,
         )
 
 
