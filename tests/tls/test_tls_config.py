@@ -101,7 +101,7 @@ def test_values_that_are_not_allowed() -> None:
         TlsConfig(client_auth="require")
     with pytest.raises(ConfigError, match="client certificates are always verified"):
         TlsConfig(client_auth="optional", trust="x", verify_clients=False)
-    with pytest.raises(ConfigError, match=r"user_names = 'X:\*': 'X:\*' is no pattern"):
+    with pytest.raises(ConfigError, match=r"user_names = 'X:\*': 'X:\*' is not a pattern"):
         TlsConfig(user_names="X:*")
 
 

@@ -184,7 +184,7 @@ def _decode(view: memoryview, where: int) -> Record:
     at = store_host_at + (layout.HOST_V6_SIZE if store_v6 else layout.HOST_V4_SIZE)
     middle_at = at
     if at + layout.RECORD_MIDDLE.size > size:
-        raise FormatError("total size", where, f"{size} bytes end inside of the fixed fields")
+        raise FormatError("total size", where, f"{size} bytes end inside the fixed fields")
     reconsume_times, prepared_offset, body_size = _MIDDLE(view, at)
     at += layout.RECORD_MIDDLE.size
     if not 0 <= body_size <= size - at - 3:

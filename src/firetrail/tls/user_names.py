@@ -39,8 +39,9 @@ class NamePattern:
         kind, colon, pattern = text.partition(":")
         if kind not in KINDS or not colon or not pattern or pattern.count("*") > 1:
             raise ValueError(
-                f"{text!r} is no pattern: write {', '.join(KINDS[:-1])} or {KINDS[-1]}, a colon, "
-                "and a text with at most one asterisk, such as CN:* or DNS:*.users.example.org"
+                f"{text!r} is not a pattern: write {', '.join(KINDS[:-1])} or {KINDS[-1]}, a "
+                "colon, and a text with at most one asterisk, such as CN:* or "
+                "DNS:*.users.example.org"
             )
         before, asterisk, after = pattern.partition("*")
         return cls(kind, before, after, bool(asterisk))

@@ -210,7 +210,7 @@ class PlainAcl:
             path: The file to write them to, which must be one of the files. Default: the main file.
 
         Raises:
-            ConfigError: A pattern is invalid, or it is no such file.
+            ConfigError: A pattern is invalid, or ``path`` is none of the files.
             OSError: The file cannot be written.
         """
         white = tuple(AddressPattern.parse(each) for each in patterns)

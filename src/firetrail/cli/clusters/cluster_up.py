@@ -40,7 +40,7 @@ again. SIGTERM and Ctrl-C stop all of them in order: replicas, master, name serv
 command starts the cluster again with what it has. To try failover, kill the process of the master;
 'firetrail cluster status FOLDER' shows what happens.
 
-One machine is no protection against the loss of that machine: run a member per machine for that
+One machine does not protect against its own loss: run a member per machine for that
 (docs/guide/replication.md)."""
 EXAMPLES = """\
   firetrail cluster up shop

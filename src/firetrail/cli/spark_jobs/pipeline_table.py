@@ -89,7 +89,7 @@ def add(subparsers: Subparsers) -> None:
         "--buckets",
         metavar="N",
         type=common.positive,
-        help="parts of a new table with --upsert, of which a run writes those again that its "
+        help="number of partitions of a new table with --upsert; a run rewrites those that its "
         "messages touch (default: 16)",
     )
     mode = parser.add_mutually_exclusive_group()

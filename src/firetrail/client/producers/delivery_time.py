@@ -25,7 +25,7 @@ def delivery_properties(message: Message, deliver_at: DeliveryTime) -> dict[str,
 
     Raises:
         IllegalMessageError: The message is delayed in another way, too.
-        ConfigError: The time is out of range; WrongTypeError if it is no time.
+        ConfigError: The time is out of range; WrongTypeError if it is not a time.
     """
     properties = decode_properties(message.encode_properties())
     if is_delayed(properties) or TIMER_OUT_MS in properties:  # a broker would ignore the time

@@ -89,7 +89,7 @@ class Producer(ClusterClient):
             that separates them by ``;``.
         group: The name of the producer group. Brokers ask any member of the group about the
             outcome of its transactions. Default: ``FIRETRAIL_PRODUCER``.
-        retries: How often a send is repeated, on another broker if there is one, after a broker
+        retries: Maximum repetitions of a send, on another broker if there is one, after a broker
             rejected it with a retriable error, lost the connection or did not answer within
             ``timeout_s``. The message is stored twice if the first broker had stored it.
             Default: 2.

@@ -6,8 +6,8 @@ blanks are dropped. The key ends at the first ``=``, ``:`` or blank without a ba
 The escapes are ``\\t \\n \\r \\f`` and ``\\uXXXX``; before any other character a backslash is
 dropped. If a key is given twice, the last value counts.
 
-A byte order mark before the first line, which some editors write, is no part of a key. It stays in
-a file that is changed.
+A byte order mark before the first line, which some editors write, is not part of a key. It stays
+in a file that is changed.
 """
 
 from __future__ import annotations

@@ -81,7 +81,7 @@ class Message:
         queue_id: The queue in which a store puts the message (default: 0). Producers choose the
             queue themselves.
         delay_level: The delay before consumers receive the message, as a level of the broker's
-            ``messageDelayLevel``; 0, the default, is no delay.
+            ``messageDelayLevel``; 0, the default, means no delay.
         flag: A number for the application, which RocketMQ stores but does not interpret
             (default: 0).
         sys_flag: RocketMQ's own flags, such as ``TRANSACTION_PREPARED`` (default: 0).

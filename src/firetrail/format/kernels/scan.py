@@ -54,7 +54,7 @@ _OFFSET_MAX = cython.declare(cython.longlong, 2**63 - 1)
 def _delay_level(
     data: cython.pointer(cython.const[cython.uchar]), at: cython.Py_ssize_t, end: cython.Py_ssize_t
 ) -> cython.longlong:
-    """Parse ``data[at : end]`` as ``Integer.parseInt`` does; 0 if it is no number or negative."""
+    """Parse ``data[at : end]`` as ``Integer.parseInt`` does; 0 if negative or not a number."""
     level: cython.longlong = 0
     if data[at] == 43 and end - at > 1:  # a plus
         at += 1
@@ -129,8 +129,9 @@ def _property_crc(
 ) -> cython.longlong:
     """Return the number in the ``__CRC32#`` property at the end of the properties; -1 without one.
 
-    Its least significant decimal digit is the first. A byte that is no digit yields a number that
-    no record has, and so does a mark in which one bit is wrong: it is not covered by the checksum.
+    Its least significant decimal digit is the first. A byte that is not a digit yields a number
+    that no record has, and so does a mark in which one bit is wrong: it is not covered by the
+    checksum.
     """
     value: cython.longlong = 0
     i: cython.Py_ssize_t = end - 2

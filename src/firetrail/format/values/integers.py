@@ -41,7 +41,7 @@ def number_in(text: str | None, least: int = INT64_MIN, most: int = INT64_MAX) -
     ASCII, at most 99, and there are no blanks and underscores, which Python's ``int`` would take.
 
     Args:
-        text: The text; None is no number.
+        text: The text; None is not a number.
         least: The least number in the range. Default: the least one of 64 bits.
         most: The largest number in the range. Default: the largest one of 64 bits.
     """

@@ -26,7 +26,7 @@ def is_true_field(text: str | None) -> bool:
 
 
 def truth_of_peer(value: object) -> bool | None:
-    """Return the value that a peer wrote as JSON; None if it is no truth value.
+    """Return the value that a peer wrote as JSON; None if it is not a truth value.
 
     As in RocketMQ's libraries for JSON, it may also be 1 or 0, or text.
     """

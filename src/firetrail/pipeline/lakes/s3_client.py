@@ -21,7 +21,7 @@ from firetrail.errors import LakeError, MissingExtraError
 CONNECT_TIMEOUT_S = 10
 ANSWER_TIMEOUT_S = 60
 ATTEMPTS = 4
-"""How often a request is sent if the server does not answer, or asks to slow down."""
+"""Maximum attempts of a request if the server does not answer, or asks to slow down."""
 CONFLICTS = {"PreconditionFailed", "ConditionalRequestConflict", "412", "409"}
 """Answers to a conditional write of which another job has changed the condition."""
 MISSING = {"NoSuchKey", "404", "NotFound"}

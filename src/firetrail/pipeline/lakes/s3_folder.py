@@ -21,7 +21,7 @@ from firetrail.pipeline.lakes.s3_client import CONFLICTS, MISSING, code_of, conn
 from firetrail.pipeline.lakes.s3_upload import S3File, S3Stream
 
 _CONFLICT_ATTEMPTS = 5
-"""How often a conditional write is sent that met another one, although the file is unchanged."""
+"""Maximum attempts of a conditional write that met another one, although the file is unchanged."""
 
 
 class S3Folder(LakeFolder):

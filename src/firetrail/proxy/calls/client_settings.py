@@ -1,7 +1,7 @@
 """The settings of clients: what a client sends, checked, and completed by the server.
 
-How often and in which order a group consumes is a matter of the group, not of a client.
-Clients get these values from the server and follow them.
+The group, not the client, decides about retries and the order of messages. Clients get these values
+from the server and follow them.
 """
 
 from collections.abc import Iterable

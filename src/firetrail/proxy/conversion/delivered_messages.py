@@ -114,8 +114,8 @@ def attempt_after(earlier: int) -> int:
     """Return the number of a delivery, from 1 to the highest that clients can represent.
 
     Args:
-        earlier: How often the message was delivered before. It may be any number, because brokers
-            store the number of the producer.
+        earlier: The number of earlier deliveries. It may be any number, because brokers store that
+            of the producer.
     """
     return min(max(earlier, 0) + 1, INT32_MAX)
 

@@ -119,7 +119,7 @@ class Call(Protocol):
         """
 
     def accept(self) -> None:
-        """Note that the call is allowed: its client is no stranger from now on."""
+        """Note that the call is allowed: its client is not a stranger from now on."""
 
     def remaining_s(self) -> float | None:
         """Return the seconds until the deadline, at least 0; None if the call has no deadline."""

@@ -384,8 +384,8 @@ class SubscriptionGroupConfig(Body):
         consume_from_min_enable: Kept for Java brokers. Default: True.
         consume_broadcast_enable: Whether the group may broadcast. Default: True.
         retry_queue_nums: The number of queues of its retry topic. Default: 1.
-        retry_max_times: How often a failed message is retried, unless its consumer says. Default:
-            16.
+        retry_max_times: Maximum retries of a failed message, unless its consumer says otherwise.
+            Default: 16.
         broker_id: The broker to read from, if slaves serve reads. Default: 0, the master.
         which_broker_when_consume_slowly: The broker to read old messages from. Default: 1.
         notify_consumer_ids_changed_enable: Whether members are notified when others join or leave.

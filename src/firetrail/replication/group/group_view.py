@@ -123,7 +123,7 @@ class GroupView:
             campaign for the time of a lease. 0 if there is none.
         addresses: ``ip:port`` of the members' brokers, by number.
         unleased: When an entry of a holder was created that is bound to no lease; 0 if there is
-            none. A member did not write it, and it does not expire, so it is no holder.
+            none. A member did not write it, and it does not expire, so it does not count.
         confirmed: What a holder knew to be confirmed; None if no holder has written it.
     """
 

@@ -61,7 +61,7 @@ from firetrail.store.log.replica_acks import SharedAddress
 REPORT_SIZE = 4096
 """Maximum number of bytes of one read from a replica."""
 SILENCE_CHECKS = 4
-"""How often the silence of a replica is checked within its limit if the event loop reads."""
+"""Checks of a replica's silence within its limit if the event loop reads."""
 
 
 class HAConnection:

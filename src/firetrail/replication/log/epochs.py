@@ -229,7 +229,7 @@ class EpochFile:
             content = encode_epochs(epochs)
             self._files.replace(self._backup, content)
             self._files.replace(self._path, content)
-        else:  # Java reads the backup of an empty file, so an empty list is no file
+        else:  # Java reads the backup of an empty file, so neither file may exist
             for path in (self._backup, self._path):
                 if path.exists():
                     self._files.remove(path)

@@ -36,7 +36,7 @@ class DamagedRange(NamedTuple):
 class LogScrub:
     """Checks every record of a log; one thread at a time uses it.
 
-    It has its own mappings of the log files, and so is no reader that the store has to know.
+    It has its own mappings of the log files, so the store need not know it as a reader.
 
     Attributes:
         position: The physical offset that the present pass has reached.

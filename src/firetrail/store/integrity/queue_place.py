@@ -7,7 +7,7 @@ this module decides about records that they refuse. A record names its light que
 its numbers in them may differ from those of their units.
 
 Java can leave a queue in which the numbers of all records differ from those of their units by a
-constant. Such a difference is no damage: it shows in the neighbours as well.
+constant. Such a difference is not damage: it shows in the neighbours as well.
 """
 
 from firetrail.format.light import is_in_light_queue, is_light

@@ -196,7 +196,7 @@ class Selection:
 
     @cython.cfunc
     def _matches(self, tags_code: cython.longlong) -> cython.bint:
-        """Return whether the low 32 bits are a wanted hash; a code that is no hash matches."""
+        """Return whether the low 32 bits are a wanted hash; a code that is not a hash matches."""
         if tags_code < _INT_MIN:
             return True
         low: cython.longlong = tags_code & _LOW_32

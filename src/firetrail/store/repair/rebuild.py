@@ -59,7 +59,7 @@ def rebuild(
     ``target`` is complete or does not exist, see
     :func:`~firetrail.store.root.new_folder.built`. ``on_progress`` is called with the number
     of bytes of the log that are done. Raises StoreDamagedError if the log cannot be followed to its
-    end. A message whose body is damaged is no obstacle, because nothing is derived from bodies.
+    end. A message whose body is damaged does not matter, because nothing is derived from bodies.
     """
     with built(view.system.files, target) as building:
         return _build(view, building, delays, on_progress)

@@ -43,7 +43,7 @@ def test_a_table_within_a_store_or_another_table(root: Path, to: Path) -> None:
     for place in (root / "config" / "orders", to / "more", to / "data" / "more"):
         if place.parent != root / "config":
             table(root, to)
-        with pytest.raises(ConfigError, match=r"is inside of .*, which is a (store|table)"):
+        with pytest.raises(ConfigError, match=r"is in .*, which is a (store|table)"):
             table(root, place)
         assert not place.exists()
     with pytest.raises(ConfigError, match="names that end in __rejected are those of"):

@@ -1,9 +1,9 @@
 """The requests of a replica that takes over from its master, one method per step.
 
 1. HAND_OVER: the master refuses messages from now on, and returns the end of its log. 2. The
-replica waits until its log ends there. 3. STEP_DOWN: the master becomes a slave. From now on there
-is no master. 4. The replica copies the tables of the former master for the last time, so no offset
-goes back.
+replica waits until its log ends there. 3. STEP_DOWN: the master becomes a slave. From now on
+there is no master. 4. The replica copies the tables of the former master for the last time, so no
+offset goes back.
 
 :meth:`HandOver.restore` undoes all of them.
 """

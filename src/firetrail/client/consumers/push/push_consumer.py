@@ -88,7 +88,7 @@ class PushConsumer(ClusterClient):
         strategy: How the queues are distributed over the members, the same in every member.
             Default: :func:`averagely`.
         concurrency: The number of messages of each queue that may be consumed at once. Default: 20.
-        max_retries: How often a failed message is retried before it is moved to the dead-letter
+        max_retries: Maximum retries of a failed message; then it is moved to the dead-letter
             topic ``%DLQ%group``. Default: 16; with ``in_order``, without limit.
         offsets_folder: With ``BROADCASTING``, the folder for the offsets of this member. Default:
             ``~/.rocketmq_offsets``, as in Java.

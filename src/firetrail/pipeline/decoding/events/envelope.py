@@ -63,7 +63,7 @@ def names_member(value: dict[str, Any], name: str) -> tuple[str, ...]:
 
 
 def time_us(value: Any, unit_us: int = 1000) -> int | None:
-    """Return a time as µs since 1970; None if it is no time.
+    """Return a time as µs since 1970; None if it is not a time.
 
     Args:
         value: The number.

@@ -158,7 +158,7 @@ class _ProtobufLibrary:
                 assert isinstance(content, bytes)
                 file = self._descriptors.FileDescriptorProto.FromString(content)
             except self.decode_error:
-                raise BodyError("the schema of the registry is no file descriptor") from None
+                raise BodyError("the schema of the registry is not a file descriptor") from None
             file.name = name or file.name or "registered.proto"
             files.append(file)
         return files

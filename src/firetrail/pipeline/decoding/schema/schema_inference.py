@@ -4,7 +4,7 @@ A column gets the type of the most values, so that one odd message does not deci
 rejected. Numbers are ``bigint``, or ``double`` if one of them has a point or an exponent, or a
 decimal if one does not fit into 64 bits, or if a ``double`` would round a whole number. Text is
 ``string``, also if it looks like a date. What has no type yet, because all its values are null or
-empty, is no column yet.
+empty, is not a column yet.
 """
 
 from collections.abc import Iterable

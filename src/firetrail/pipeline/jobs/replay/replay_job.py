@@ -108,7 +108,7 @@ def replay(
         topic: Topic of the copies. None, the default, keeps each message's own topic.
         replay_id: Name under which progress is recorded. By default it is derived from ``source``,
             ``where`` and ``topic``.
-        rate: Limit in messages per second; None, the default, is no limit.
+        rate: Limit in messages per second; None, the default, means no limit.
         dry_run: Only count the messages, even if there is a target.
         mode: ``failfast``, the default, fails at a damaged record, selected or not. ``permissive``
             skips damaged records and counts them, which reads the log once more. A replay that

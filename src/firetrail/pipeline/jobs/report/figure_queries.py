@@ -171,7 +171,7 @@ def _latency_class() -> Column:
 
 
 def _is_stored_later() -> Column:
-    """Whether a broker keeps a record for later, or has stored it again: its age is no latency."""
+    """Whether a broker keeps a record for later, or has stored it again: age is not latency."""
     names = F.array(*map(F.lit, _LATER))
     return (
         F.coalesce(F.arrays_overlap(F.map_keys("properties"), names), F.lit(False))

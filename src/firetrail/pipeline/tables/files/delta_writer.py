@@ -214,9 +214,9 @@ class DeltaWriter:
     ) -> None:
         """Commit files; those of some buckets that the table has at this time, or all, go.
 
-        Removing a file that the table does not have is no error, so the commit must be the very
-        next version: then these are all files. When delta-rs tries again with a later version, it
-        does not look for OPTIMIZE in between.
+        Removing a file that the table does not have is not an error, so the commit must be the
+        very next version: then these are all files. When delta-rs tries again with a later version,
+        it does not look for OPTIMIZE in between.
         """
         rewritten = buckets is None
         if not rewritten:

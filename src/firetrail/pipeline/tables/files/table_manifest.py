@@ -137,7 +137,7 @@ class TableManifest:
             place: The file, for errors.
 
         Raises:
-            LakeError: It is no manifest of a table, or one of another version.
+            LakeError: It is not the manifest of a table, or one of another version.
         """
         try:
             if value[_KEY] != VERSION:

@@ -25,5 +25,5 @@ def check_new_place(place: str) -> None:
         for what, sign in inside.items():
             if sign.exists():
                 raise ConfigError(
-                    "to", place, f"is inside of {parent}, which is {what}; choose another folder"
+                    "to", place, f"is in {parent}, which is {what}; choose another folder"
                 )

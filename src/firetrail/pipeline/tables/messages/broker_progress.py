@@ -115,7 +115,7 @@ def lost_between(before: BrokerProgress, after: BrokerProgress) -> list[Span]:
 def content_digest(row: pa.RecordBatch) -> str:
     """Return the hash of the content of one message; empty if its body is still compressed.
 
-    The id is no proof of it: that of a message from an embedded store is its place in the log.
+    The id does not prove it: that of a message from an embedded store is its place in the log.
     """
     if row.column("sys_flag")[0].as_py() & COMPRESSED:
         return ""

@@ -297,7 +297,7 @@ def _check_same_log(
 
 
 def _is_stored(view: StoreView, topic: str, anchor: NewestMessage) -> bool | None:
-    """Whether a store has a message in its place; None if it has none there, or not any longer."""
+    """Whether a store has a message in its place; None if it has none there, or no longer."""
     if (topic, anchor.queue_id) not in view.tails:
         return None
     with closing(view.open_queue(topic, anchor.queue_id)) as queue:
