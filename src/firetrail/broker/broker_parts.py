@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 from firetrail.access.guard import Guard
 from firetrail.access.user_store import UserStore
@@ -162,65 +163,76 @@ def build(
         topics_known_ms: The store time up to which the saved topics are complete. Default: 0, it is
             not known.
     """
-    is_slave = store.config.role is BrokerRole.SLAVE
-    system, now_ms = env.system, env.system.clock.now_ms
-    now = system.clock.monotonic
-    topics = _topics(env, store, is_copy=is_slave, state_lags=state_lags, known_ms=topics_known_ms)
-    groups = GroupTable(env.file(GROUPS_JSON), env.live, now_ms, is_copy=is_slave)
-    light_queues = store.config.light_queues
-    offset_files = OffsetFiles(system, env.folder, store.embedded.flush, light_queues=light_queues)
-    offsets = OffsetTable(offset_files, store, topics, groups)
-    filters = _filters(env, store) if not is_slave else None
-    state = _state(env, store, topics, groups, offsets, clients, filters)
+    state = _state(env, store, clients, state_lags=state_lags, topics_known_ms=topics_known_ms)
+    delivery = _delivery(env, state, state_lags=state_lags)
+    registration = RegistrationService(
+        env.live,
+        env.address,
+        state.topics.offered,
+        env.name_server,
+        lambda: env.epochs.number,
+        env.client_access,
+    )
+    now_ms, requests = env.system.clock.now_ms, env.file(REQUEST_MODES)
+    owners = None if env.guard is None else env.guard.owners
+    return Parts(
+        state=state,
+        schedule=delivery.schedule,
+        transactions=delivery.transactions,
+        checkpoints=delivery.checkpoints,
+        orders=delivery.orders,
+        revive=ReviveService(store, state.topics, state.groups, delivery.checkpoints, now_ms),
+        locks=RebalanceLockManager(
+            env.system.clock.monotonic,
+            env.live.current.name,
+            state.topics,
+            state.groups,
+            owners,
+        ),
+        registration=registration,
+        assignment=AssignmentProcessor(requests, state.clients, registration.routes.route),
+        timer=delivery.timer,
+        runtime=RuntimeInfo(store, env.limits, delivery.timer, delivery.schedule, now_ms),
+    )
+
+
+class _Delivery(NamedTuple):
+    """The parts that deliver messages later, or again."""
+
+    schedule: ScheduleService
+    transactions: Transactions
+    checkpoints: PopCheckpoints
+    orders: OrderedPops
+    timer: TimerService
+
+
+def _delivery(env: Environment, state: BrokerState, *, state_lags: bool) -> _Delivery:
+    """Create the parts, and recover their state and the offsets that depend on them."""
+    store, system, config = state.store, env.system, env.live.current
+    now_ms, topics, offsets = system.clock.now_ms, state.topics, state.offsets
     delay_file = ConfigFile(system, env.folder, DELAY_OFFSETS, store.embedded.flush)
     schedule = ScheduleService(delay_file, store, store.config.delay_levels, now_ms)
     transactions = Transactions(state)
-    checkpoints = PopCheckpoints(store, topics, offsets, env.live.current.name, now_ms, now)
-    timer = TimerService(system, env.folder, store, env.live.current, topics.revive)
+    now = system.clock.monotonic
+    checkpoints = PopCheckpoints(store, topics, offsets, config.name, now_ms, now)
+    timer = TimerService(system, env.folder, store, config, topics.revive)
     overshoot = overshoot_in(store, unread_topics(system.files, env.folder))
+    is_slave = store.config.role is BrokerRole.SLAVE
     excess: list[ExcessPosition] = []
     if not is_slave:
         excess = offsets.set_back(overshoot) + schedule.set_back(overshoot)
         transactions.load()
         checkpoints.load(state_lags=state_lags)
         if state_lags:
-            groups.recover(checkpoints.pops())
+            state.groups.recover(checkpoints.pops())
         java_timer.take_over(store, topics, offsets, checkpoints, system.files, env.folder)
         timer.load(partial(java_timer.note_read, offsets))
     else:
         timer.load_copy()
-    orders = OrderedPops(env.file(ORDERS), topics, groups, offsets, now_ms)
+    orders = OrderedPops(env.file(ORDERS), topics, state.groups, offsets, now_ms)
     if not is_slave:
         log_excess_positions(excess + orders.set_back(overshoot))
-    registration = RegistrationService(
-        env.live,
-        env.address,
-        topics.offered,
-        env.name_server,
-        lambda: env.epochs.number,
-        env.client_access,
-    )
-    return Parts(
-        state=state,
-        schedule=schedule,
-        transactions=transactions,
-        checkpoints=checkpoints,
-        orders=orders,
-        revive=ReviveService(store, topics, groups, checkpoints, now_ms),
-        locks=RebalanceLockManager(
-            now,
-            env.live.current.name,
-            topics,
-            groups,
-            None if env.guard is None else env.guard.owners,
-        ),
-        registration=registration,
-        assignment=AssignmentProcessor(
-            env.file(REQUEST_MODES), state.clients, registration.routes.route
-        ),
-        timer=timer,
-        runtime=RuntimeInfo(store, env.limits, timer, schedule, now_ms),
-    )
+    return _Delivery(schedule, transactions, checkpoints, orders, timer)
 
 
 def _topics(
@@ -256,14 +268,21 @@ def _filters(env: Environment, store: BrokerStore) -> ConsumerFilters | None:
 def _state(
     env: Environment,
     store: BrokerStore,
-    topics: TopicTable,
-    groups: GroupTable,
-    offsets: OffsetTable,
     clients: Clients | None,
-    filters: ConsumerFilters | None,
+    *,
+    state_lags: bool,
+    topics_known_ms: int,
 ) -> BrokerState:
-    live = env.live
-    loop, now = asyncio.get_running_loop(), env.system.clock.monotonic
+    """Load the tables of topics, groups and offsets, and create what all parts share."""
+    live, system = env.live, env.system
+    loop, now = asyncio.get_running_loop(), system.clock.monotonic
+    is_slave = store.config.role is BrokerRole.SLAVE
+    topics = _topics(env, store, is_copy=is_slave, state_lags=state_lags, known_ms=topics_known_ms)
+    groups = GroupTable(env.file(GROUPS_JSON), live, system.clock.now_ms, is_copy=is_slave)
+    light_queues = store.config.light_queues
+    offset_files = OffsetFiles(system, env.folder, store.embedded.flush, light_queues=light_queues)
+    offsets = OffsetTable(offset_files, store, topics, groups)
+    filters = _filters(env, store) if not is_slave else None
     store.dispatch_in(loop)
     if clients is None:
         clients = Clients(topics, groups, now, live, env.guard)
@@ -273,7 +292,7 @@ def _state(
     return BrokerState(
         live=live,
         store=store,
-        system=env.system,
+        system=system,
         address=env.address,
         topics=topics,
         groups=groups,

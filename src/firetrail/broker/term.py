@@ -173,16 +173,22 @@ class Term:
         except BaseException:
             self.store.close(STOP_S)
             raise
-        stack = self._resources
-        stack.callback(self.store.close, STOP_S)
+        self._resources.callback(self.store.close, STOP_S)
         if env.keeper is not None:
             env.keeper.attach(self.store)
-            stack.callback(env.keeper.detach)
+            self._resources.callback(env.keeper.detach)
+        self._stop_at_end(parts)
+
+    def _stop_at_end(self, parts: Parts) -> None:
+        """Let the parts stop at the end of the term.
+
+        They stop and save in reverse order: the services that store messages, then the one that
+        sends the log to replicas, then the tables that the services change.
+        """
+        stack = self._resources
         stack.callback(parts.state.traffic.stop)
         if self.relay is not None:
             stack.push_async_callback(self.relay.close)
-        # They stop and save in reverse order: the services that store messages, then the one that
-        # sends the log to replicas, then the tables that the services change.
         state = parts.state
         for table in (state.groups, state.topics, parts.assignment, state.offsets):
             stack.push_async_callback(table.stop)
