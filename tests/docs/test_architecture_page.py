@@ -25,7 +25,7 @@ def test_the_page_draws_every_layer_above_those_that_it_imports() -> None:
     assert not upward
 
 
-@pytest.mark.parametrize("layer", ROOMS)
+@pytest.mark.parametrize("layer", ["store", *ROOMS])
 def test_the_page_draws_every_room(layer: str) -> None:
     drawn = set(re.findall(r"\b([a-z_][a-z_0-9]*)/", dict(BLOCKS)[layer]))
     assert drawn == {path.parent.name for path in (PACKAGE / layer).glob("*/__init__.py")}
