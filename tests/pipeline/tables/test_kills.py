@@ -29,6 +29,7 @@ CHANGES: list[tuple[Any, str]] = [
     (deltalake.DeltaTable, "create"),
     (deltalake.DeltaTable, "create_write_transaction"),
     (deltalake.table.TableAlterer, "add_columns"),
+    (deltalake.table.TableAlterer, "set_table_properties"),
 ]
 """Everything by which a run changes files."""
 

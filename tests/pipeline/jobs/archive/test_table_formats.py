@@ -4,11 +4,13 @@ import json
 import os
 import shutil
 import sys
+from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import pyarrow.dataset as ds
 import pytest
 from deltalake import DeltaTable, QueryBuilder
 from pyiceberg.catalog.sql import SqlCatalog
@@ -341,3 +343,20 @@ def open_files() -> set[str]:
         with suppress(FileNotFoundError):  # the listing itself
             found.add(os.readlink(f"/proc/self/fd/{descriptor}"))
     return found
+
+
+@pytest.mark.parametrize("layout", ["day", "topic"])
+def test_queries_of_columns_without_statistics(
+    spark: SparkSession, root: Path, lake: Path, put: Put, layout: str
+) -> None:
+    """A reader may take a column without statistics for one that has no value."""
+    put(3)
+    archive(spark, root, lake, format="delta", layout=layout)
+    dataset = DeltaTable(str(lake)).to_pyarrow_dataset()
+    rows = dataset.to_table().to_pylist()
+    for name in ("queue_id", "physical_offset", "topic", "tags", "record"):
+        values = Counter(row[name] for row in rows)
+        for value, number in values.items():
+            column = ds.field(name)
+            wanted = column.is_null() if value is None else column == value
+            assert dataset.to_table(filter=wanted).num_rows == number, name

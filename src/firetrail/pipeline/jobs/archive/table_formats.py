@@ -39,9 +39,12 @@ from firetrail.pipeline.lakes.lake_manifest import (
 )
 from firetrail.pipeline.lakes.lake_schema import DAY, file_schema
 from firetrail.pipeline.lakes.location import check_delta_opens
+from firetrail.pipeline.tables.files.file_statistics import INDEXED_COLUMNS
 from firetrail.system import SYSTEM
 
 _PARTITIONS = {LakeLayout.DAY: ["day"], LakeLayout.TOPIC: ["topic", "day"]}
+_INDEXED = {LakeLayout.DAY: ["topic", "physical_offset"], LakeLayout.TOPIC: ["physical_offset"]}
+"""The columns with statistics."""
 _COMMITS = 5
 """Maximum attempts at a commit to a Delta table that other jobs change at the same time."""
 _SEQUENCE = "firetrail.sequence"
@@ -210,6 +213,8 @@ class DeltaFiles(_PublishedTable):
             schema=schema,
             mode="ignore",
             partition_by=_PARTITIONS[layout],
+            configuration={INDEXED_COLUMNS: ",".join(_INDEXED[layout])},
+            raise_if_key_not_exists=False,
             storage_options=self._lake.folder.storage_options(),
         )
 
@@ -292,10 +297,11 @@ class DeltaFiles(_PublishedTable):
     ) -> Iterable[Any]:
         transaction = import_module("deltalake.transaction")
         for file in files:
-            lowest: dict[str, Any] = {"physical_offset": file.start}
-            highest: dict[str, Any] = {"physical_offset": file.last}
-            if layout is LakeLayout.DAY:
-                lowest["topic"], highest["topic"] = file.topic, file.last_topic
+            lowest: dict[str, Any] = {"physical_offset": file.start, "topic": file.topic}
+            highest: dict[str, Any] = {"physical_offset": file.last, "topic": file.last_topic}
+            lowest, highest = (
+                {name: bound[name] for name in _INDEXED[layout]} for bound in (lowest, highest)
+            )
             stats = {
                 "numRecords": file.messages,
                 "minValues": lowest,

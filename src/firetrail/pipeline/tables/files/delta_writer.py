@@ -19,6 +19,7 @@ from firetrail.errors import LakeError
 from firetrail.pipeline.lakes.delta_log import sync_delta_commits
 from firetrail.pipeline.lakes.lake_folder import LakeFolder
 from firetrail.pipeline.lakes.lake_libraries import library
+from firetrail.pipeline.tables.files.file_statistics import INDEXED_COLUMNS, indexed_columns
 from firetrail.pipeline.tables.files.table_columns import BUCKET
 from firetrail.pipeline.tables.files.table_manifest import NO_BUCKET, StoredFile, TableFile
 from firetrail.system import SYSTEM
@@ -219,7 +220,9 @@ class DeltaWriter:
         it does not look for OPTIMIZE in between.
         """
         rewritten = buckets is None
-        if not rewritten:
+        if rewritten:
+            self._keep_indexed(table, schema, sequence)
+        else:
             self._add_columns(table, schema, sequence)
         removed = [file for file in _files_of(table) if file.bucket in buckets] if buckets else []
         transaction = self._library.Transaction(self._id, sequence)
@@ -264,7 +267,10 @@ class DeltaWriter:
             self._lake.place,
             schema=schema,
             partition_by=_partitions(schema),
-            configuration={_TABLE: self._id},
+            configuration={
+                _TABLE: self._id,
+                INDEXED_COLUMNS: ",".join(indexed_columns(schema)),
+            },
             raise_if_key_not_exists=False,
             commit_properties=self._properties(sequence),
         )
@@ -275,6 +281,17 @@ class DeltaWriter:
         if new:
             fields = self._library.Schema.from_arrow(pa.schema(new)).fields
             table.alter.add_columns(fields, commit_properties=self._properties(sequence))
+            table.update_incremental()
+
+    def _keep_indexed(self, table: Any, schema: pa.Schema, sequence: int) -> None:
+        """Leave only those columns with statistics whose types still have them."""
+        known = table.metadata().configuration.get(INDEXED_COLUMNS, "")
+        names = set(indexed_columns(schema))
+        kept = ",".join(name for name in known.split(",") if name in names)
+        if kept != known:
+            table.alter.set_table_properties(
+                {INDEXED_COLUMNS: kept}, commit_properties=self._properties(sequence)
+            )
             table.update_incremental()
 
     def _properties(self, sequence: int, **more: Any) -> Any:

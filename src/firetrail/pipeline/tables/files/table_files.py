@@ -1,11 +1,8 @@
-"""The Parquet files that a task writes, and their statistics for Delta."""
+"""The Parquet files that a task writes."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator
 from contextlib import suppress
-from datetime import UTC, date, datetime
 from typing import Any
 
 import pyarrow as pa
@@ -14,16 +11,13 @@ import pyarrow.parquet as pq
 from firetrail.pipeline.lakes.hashed_file import HashedFile
 from firetrail.pipeline.lakes.lake_folder import LakeFolder
 from firetrail.pipeline.lakes.local_folder import UNFINISHED
+from firetrail.pipeline.tables.files.file_statistics import file_statistics
 from firetrail.pipeline.tables.files.table_manifest import TableFile
 
 DATA, SUFFIX = "data", ".parquet"
 """The folder of data files in a table, and the end of their names."""
 ROW_GROUP_BYTES = 16 << 20
 """Bytes of rows in memory per row group, and so about the memory that a task needs for rows."""
-_TEXT_MAX = 32
-"""Statistics of longer texts are left out."""
-_STATISTICS_MAX = 64
-"""Columns with statistics; more would make commits of wide tables large."""
 
 
 class TableWriter:
@@ -79,7 +73,7 @@ class TableWriter:
             return []
         self._writer.close()
         self._file.close()
-        stats = _statistics(self._written[0], self._schema)
+        stats = file_statistics(self._written[0], self._schema)
         return [TableFile(self._name, self._file.size, self.rows, stats)]
 
     def abandon(self) -> None:
@@ -90,58 +84,6 @@ class TableWriter:
                 with suppress(pa.ArrowException, OSError, RuntimeError):  # its last write failed
                     self._writer.close()
             self._file.close()
-
-
-def _statistics(written: Any, schema: pa.Schema) -> str:
-    """Return the number of rows, and the lowest and highest values of simple columns."""
-    lowest: dict[str, Any] = {}
-    highest: dict[str, Any] = {}
-    for field, at in list(_simple_columns(schema))[:_STATISTICS_MAX]:
-        groups = [written.row_group(n).column(at) for n in range(written.num_row_groups)]
-        found = [group.statistics for group in groups]
-        if not all(each is not None and each.has_min_max for each in found):
-            continue
-        low, high = min(each.min for each in found), max(each.max for each in found)
-        if isinstance(low, str) and max(len(low), len(high)) > _TEXT_MAX:
-            continue
-        lowest[field.name], highest[field.name] = _json_statistic(low), _json_statistic(high)
-    stats = {"numRecords": written.num_rows, "minValues": lowest, "maxValues": highest}
-    return json.dumps(stats)
-
-
-def _simple_columns(schema: pa.Schema) -> Iterator[tuple[pa.Field, int]]:
-    """Yield the columns that can have statistics, each with the number of its Parquet column.
-
-    Parquet's own paths do not tell them: a column ``a.b`` has that of the member ``b`` of ``a``.
-    """
-    at = 0
-    for field in schema:
-        if _has_order(field.type):
-            yield field, at
-        at += _leaves(field.type)
-
-
-def _leaves(kind: pa.DataType) -> int:
-    """Return the number of Parquet columns that values of a type have."""
-    if not pa.types.is_nested(kind):
-        return 1
-    return sum(_leaves(kind.field(at).type) for at in range(kind.num_fields))
-
-
-def _has_order(kind: pa.DataType) -> bool:
-    return bool(
-        pa.types.is_integer(kind)
-        or pa.types.is_string(kind)
-        or pa.types.is_date(kind)
-        or (pa.types.is_timestamp(kind) and kind.tz is not None)
-    )
-
-
-def _json_statistic(value: Any) -> Any:
-    if isinstance(value, datetime):
-        text = value.astimezone(UTC).isoformat(timespec="microseconds")
-        return text.replace("+00:00", "Z")
-    return value.isoformat() if isinstance(value, date) else value
 
 
 def remove_unfinished(lake: LakeFolder) -> None:
