@@ -59,7 +59,7 @@ from firetrail.pipeline.tables.table_options import TableOptions, decoder_spec
 from firetrail.pipeline.tasks import OnPlan
 
 INLINE_MERGE_BYTES = 64 << 20
-"""With at most this much to rewrite, a table with a key is merged in the driver, too."""
+"""With at most this much to write again, the driver does that, too."""
 INLINE_BYTES = 8 << 20
 """A round with at most this much to read is done in the driver: Spark would take longer."""
 
@@ -363,7 +363,8 @@ class TableJob:
         files = [file for result in results for file in result.files[MAIN]]
         rows = sum(file.rows for file in files)
         if always:
-            files += self._rewrite(new, old)
+            inline = inline and sum(file.size for file in old) <= INLINE_MERGE_BYTES
+            files += self._rewrite(new, old, inline or len(old) < 2)
         return Change(files, inserted=rows)
 
     def check_arrived(self, results: Sequence[TaskResult]) -> None:
@@ -376,14 +377,16 @@ class TableJob:
         for file in files:
             self.publication.lakes[table].check_arrived(file.path, file.size, worker)
 
-    def _rewrite(self, new: TableManifest, old: Sequence[StoredFile]) -> list[TableFile]:
+    def _rewrite(
+        self, new: TableManifest, old: Sequence[StoredFile], inline: bool
+    ) -> list[TableFile]:
         """Write the files of the table again, with the new types of its columns."""
         schema = TableColumns(new.schema, new.prefix).schema
         tasks = [
             RewriteTask(self.publication.lake, file.path, number, schema, new.sequence, self.token)
             for number, file in enumerate(old)
         ]
-        results: list[RewriteResult] = self._runner.run(rewrite_file, tasks, len(tasks) < 2)
+        results: list[RewriteResult] = self._runner.run(rewrite_file, tasks, inline)
         for result in results:
             self._check_files(MAIN, result.files, result.worker)
         return [file for result in results for file in result.files]
