@@ -191,7 +191,7 @@ def _print(args: argparse.Namespace, done: TableResult) -> None:
         say(f"{counted(done.lost, 'message')} had been deleted before they were read")
     if done.rejected:
         say(
-            f"{counted(done.rejected, 'message')} rejected, see {done.table}__rejected; the first: "
+            f"{counted(done.rejected, 'message')} rejected, see {done.rejected_table}; the first: "
             f"{done.first_reject}"
         )
 

@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, NamedTuple
 from uuid import uuid4
 
+import pyarrow as pa
 from pyarrow import fs as filesystems
+from pyarrow.parquet import ParquetFile
 
+from firetrail.errors import LakeError
 from firetrail.pipeline.lakes.hashed_file import REMEDY, HashedFile
 from firetrail.pipeline.source.places import file_system
 from firetrail.pipeline.workers import naming_file
@@ -60,7 +63,13 @@ class LakeFolder:
 
     def reading(self, name: str) -> AbstractContextManager[None]:
         """Return a context that explains errors of Arrow about a file."""
-        return nullcontext()
+        return _naming_damage(self.show(name))
+
+    @contextmanager
+    def parquet(self, name: str) -> Iterator[Any]:
+        """Open a Parquet file, whose damage is explained."""
+        with self.reading(name), self.filesystem.open_input_file(self.path(name)) as file:
+            yield ParquetFile(file)
 
     def storage_options(self) -> dict[str, str] | None:
         """Return what delta-rs needs to open the folder; None if it needs no more than its URL."""
@@ -181,6 +190,19 @@ class LakeFolder:
 
     def check_arrived(self, name: str, size: int, worker: str) -> None:
         """Raise NotSharedError unless the driver sees a data file that a task has written."""
+
+
+@contextmanager
+def _naming_damage(file: str) -> Iterator[None]:
+    """Raise LakeError, which names a file, if Arrow cannot read what it has."""
+    try:
+        yield
+    except (pa.ArrowInvalid, OSError) as error:
+        if isinstance(error, OSError) and error.errno is not None:  # of the file system, and named
+            raise
+        raise LakeError(
+            f"{file}: cannot be read ({error}); restore the file from a backup"
+        ) from error
 
 
 def attempt_name() -> str:

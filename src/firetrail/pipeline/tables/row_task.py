@@ -8,7 +8,7 @@ schema of all tasks. So a schema that does not change costs nothing.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any, NamedTuple
 
@@ -263,6 +263,11 @@ class _TaskRun:
                 f"queue {row['queue_id']} of {broker}, offset {row['queue_offset']}: "
                 f"{rejects[0].reason}"
             )
+
+
+def first_reject(results: Iterable[TaskResult]) -> str:
+    """Return the position and the reason of the first rejected message; empty without any."""
+    return next((result.first_reject for result in results if result.first_reject), "")
 
 
 def _is_all(messages: pa.Array, batch: pa.RecordBatch) -> bool:

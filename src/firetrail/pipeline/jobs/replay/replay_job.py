@@ -57,7 +57,7 @@ _LEFT_OUT = {
 }
 _LEFT_OUT_BYTES = tuple(name.encode() + b"\x01" for name in _LEFT_OUT)
 _COMPRESSION = 0x701  # bit 0: is compressed; bits 8 to 10: the method, in RocketMQ 5
-_IN_A_QUEUE = "sys_flag & 12 in (0, 8)"
+_IN_A_QUEUE = f"sys_flag & {layout.NO_QUEUE_OFFSET} = 0"
 
 
 class ReplayResult(NamedTuple):

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from firetrail.pipeline.lakes.lake_folder import LakeFolder
 from firetrail.pipeline.tables.files.table_files import TableWriter
@@ -37,8 +36,8 @@ def rewrite_file(task: RewriteTask) -> RewriteResult:
     stem = f"{task.sequence:010d}-r{task.number:05d}"
     writer = TableWriter(task.lake, stem, task.token, task.schema)
     try:
-        with task.lake.filesystem.open_input_file(task.lake.path(task.path)) as file:
-            for batch in pq.ParquetFile(file).iter_batches():
+        with task.lake.parquet(task.path) as file:
+            for batch in file.iter_batches():
                 writer.write(cast_rows(pa.Table.from_batches([batch]), task.schema))
         return RewriteResult(writer.close(), worker_name())
     except BaseException:

@@ -67,7 +67,7 @@ class TableManifest:
     table_id: str
     topic: str
     options: Mapping[str, Any]
-    """The options that cannot change: format, decoder, prefix."""
+    """The options that a table keeps: its decoder, message columns and key."""
     sequence: int = 0
     schema: TableSchema = EMPTY
     brokers: Mapping[str, BrokerProgress] = field(default_factory=dict)
@@ -99,8 +99,7 @@ class TableManifest:
     @property
     def messages(self) -> int:
         """The number of messages that were read."""
-        queues = (q for broker in self.brokers.values() for q in broker.queues.values())
-        return sum(queue.end - queue.begin - queue.lost for queue in queues)
+        return sum(progress.messages for progress in self.brokers.values())
 
     def progress(self, broker: str) -> BrokerProgress:
         """Return the messages of a broker that the table has."""

@@ -30,8 +30,8 @@ class BucketRows(NamedTuple):
         """Yield the rows."""
         yield from self.tables
         for path in self.paths:
-            with lake.filesystem.open_input_file(lake.path(path)) as file:
-                yield pq.read_table(file)
+            with lake.parquet(path) as file:
+                yield file.read()
 
 
 class BucketStager:

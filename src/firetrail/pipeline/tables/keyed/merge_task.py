@@ -196,9 +196,8 @@ class _BucketMerger:
     # -- files --------------------------------------------------------------------------------
 
     def _read(self, path: str) -> pa.Table:
-        lake = self._task.lake
-        with lake.filesystem.open_input_file(lake.path(path)) as file:
-            return cast_rows(pq.ParquetFile(file).read(), self._task.columns.schema)
+        with self._task.lake.parquet(path) as file:
+            return cast_rows(file.read(), self._task.columns.schema)
 
     def _write(self, rows: list[int]) -> list[TableFile]:
         """Write the rows that stay, and the new ones, in this order."""
@@ -221,9 +220,8 @@ class _BucketMerger:
     def _read_deletes(self) -> dict[str, KeyPosition]:
         if not self._task.deletes:
             return {}
-        lake = self._task.lake
-        with lake.filesystem.open_input_file(lake.path(self._task.deletes)) as file:
-            rows = pq.ParquetFile(file).read().to_pydict()
+        with self._task.lake.parquet(self._task.deletes) as file:
+            rows = file.read().to_pydict()
         positions = zip(rows["broker"], rows["physical_offset"], rows["store_us"], strict=True)
         return {key: KeyPosition(*each) for key, each in zip(rows["key"], positions, strict=True)}
 

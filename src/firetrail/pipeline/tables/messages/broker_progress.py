@@ -57,6 +57,16 @@ class BrokerProgress:
     read_to: int = 0
     anchor: NewestMessage | None = None
 
+    @property
+    def messages(self) -> int:
+        """The number of messages that were read."""
+        return sum(queue.end - queue.begin for queue in self.queues.values()) - self.lost
+
+    @property
+    def lost(self) -> int:
+        """The number of messages that had been deleted before they were read."""
+        return sum(queue.lost for queue in self.queues.values())
+
     def ends(self) -> dict[int, int]:
         """Return the offset of the next message of each queue."""
         return {queue_id: queue.end for queue_id, queue in self.queues.items()}
@@ -103,13 +113,18 @@ class BrokerProgress:
 
 
 def lost_between(before: BrokerProgress, after: BrokerProgress) -> list[Span]:
-    """Return the number of lost messages of each queue, as spans that begin where it ended."""
+    """Return the lost messages of each queue, as spans that begin where it had ended."""
     found = []
     for queue_id, queue in sorted(after.queues.items()):
         known = before.queues.get(queue_id, QueueProgress(queue.begin, queue.begin))
         if queue.lost > known.lost:
             found.append(Span(queue_id, known.end, known.end + queue.lost - known.lost))
     return found
+
+
+def lost_count(before: BrokerProgress, after: BrokerProgress) -> int:
+    """Return the number of messages that were lost."""
+    return sum(span.end - span.begin for span in lost_between(before, after))
 
 
 def content_digest(row: pa.RecordBatch) -> str:

@@ -18,12 +18,7 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
 from firetrail.errors import ConfigError, DataLostError, LakeError
-from firetrail.format.layout import (
-    COMPRESSED,
-    TRANSACTION_MASK,
-    TRANSACTION_PREPARED,
-    TRANSACTION_ROLLBACK,
-)
+from firetrail.format.layout import COMPRESSED, NO_QUEUE_OFFSET
 from firetrail.format.names import COMMIT_LOG, name_server
 from firetrail.pipeline.lakes.lake import Lake
 from firetrail.pipeline.lakes.lake_manifest import MANIFEST, DataFile, LakeLayout, Manifest
@@ -91,8 +86,7 @@ class ArchiveMessages:
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Yield the messages, with decompressed bodies."""
-        state = pc.bit_wise_and(pc.field("sys_flag"), TRANSACTION_MASK)
-        chosen = (state != TRANSACTION_PREPARED) & (state != TRANSACTION_ROLLBACK)
+        chosen = pc.bit_wise_and(pc.field("sys_flag"), NO_QUEUE_OFFSET) == 0
         if self.topic_column:
             chosen &= pc.field("topic") == self.topic
         for queue_id, end in self.ends.items():

@@ -17,7 +17,7 @@ from firetrail.pipeline.tables.files.table_manifest import (
     TableManifest,
 )
 from firetrail.pipeline.tables.keyed.bucket_change import changes_types
-from firetrail.pipeline.tables.messages.broker_progress import lost_between
+from firetrail.pipeline.tables.messages.broker_progress import lost_count
 from firetrail.pipeline.tables.messages.table_sources import source_list
 from firetrail.pipeline.tables.runs.table_job import DecodedStage, TableJob
 from firetrail.pipeline.tables.runs.task_runner import SparkProvider
@@ -159,12 +159,7 @@ def _brokers(
             sizes[plan.source.broker] += plan.size
     found = []
     for name in sizes:
-        queues = after.progress(name).queues
-        ends = before.progress(name).ends()
-        lost = sum(
-            span.end - span.begin
-            for span in lost_between(before.progress(name), after.progress(name))
-        )
-        offsets = sum(queue.end - ends.get(at, queue.begin) for at, queue in queues.items())
-        found.append(BrokerPlan(name, offsets - lost, lost, sizes[name]))
+        known, progress = before.progress(name), after.progress(name)
+        lost = lost_count(known, progress)
+        found.append(BrokerPlan(name, progress.messages - known.messages, lost, sizes[name]))
     return tuple(found)

@@ -81,6 +81,13 @@ class Publication:
         content = self.lake.read(MANIFEST)
         return None if content is None else decode_manifest(content, self.lake.show(MANIFEST))
 
+    def require_manifest(self) -> TableManifest:
+        """Return the published manifest; raise LakeError if the folder has none."""
+        found = self.manifest()
+        if found is None:
+            raise LakeError(f"{self.lake.place}: has no table; check the path")
+        return found
+
     def settle(self) -> TableManifest | None:
         """Complete a run that was killed, remove the leftovers of others, return the manifest.
 

@@ -13,9 +13,7 @@ from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
-from firetrail.errors import LakeError
 from firetrail.pipeline.lakes.lake_folder import LakeFolder
 from firetrail.pipeline.tables.files.delta_writer import names_table
 from firetrail.pipeline.tables.files.rewrite_task import cast_rows
@@ -32,7 +30,7 @@ from firetrail.pipeline.tables.files.table_manifest import (
     TableManifest,
 )
 from firetrail.pipeline.tables.messages.reject_reasons import COMPRESSED, DELETE
-from firetrail.pipeline.tables.row_task import FINAL_REASON
+from firetrail.pipeline.tables.row_task import FINAL_REASON, first_reject
 from firetrail.pipeline.tables.runs.table_job import INLINE_BYTES, TableJob
 from firetrail.pipeline.tables.runs.task_runner import SparkProvider
 from firetrail.pipeline.tables.table_options import TableOptions
@@ -68,8 +66,8 @@ class RejectedMessages:
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Yield the messages, each once, with the reasons of those that stay rejected."""
-        with self.lake.filesystem.open_input_file(self.lake.path(self.path)) as file:
-            rows = rejected_messages(cast_rows(pq.ParquetFile(file).read(), REJECTED_SCHEMA))
+        with self.lake.parquet(self.path) as file:
+            rows = rejected_messages(cast_rows(file.read(), REJECTED_SCHEMA))
         rows = rows.filter(pc.equal(rows.column(BROKER), self.broker))
         is_final = pc.is_in(rows.column(REASON), value_set=pa.array(self.final, pa.string()))
         reasons = pc.if_else(is_final, rows.column(REASON), pa.scalar(None, pa.string()))
@@ -117,9 +115,7 @@ def retry_table(
     """
     options = TableOptions(schema=schema, keep_hours=keep_hours, on_plan=on_plan)
     job = TableJob(spark, [], to, options)
-    place = job.publication.lake.place
-    if job.publication.manifest() is None:
-        raise LakeError(f"{place}: has no table; check the path")
+    job.publication.require_manifest()
     with job.publication.lake.locked(LOCK, job.token):
         manifest = job.publication.settle()
         assert manifest is not None
@@ -165,7 +161,7 @@ def _retry(job: TableJob, manifest: TableManifest) -> TableRetry:
         updated,
         deleted,
         rejected,
-        next((result.first_reject for result in results if result.first_reject), ""),
+        first_reject(results),
         published.schema.ddl,
         manifest.schema.widened(published.schema).changes,
         published.rows,

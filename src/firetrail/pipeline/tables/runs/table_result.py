@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from firetrail.pipeline.tables.files.table_manifest import REJECTED, TableManifest
+from firetrail.pipeline.tables.files.table_place import REJECTED_SUFFIX
 from firetrail.pipeline.tables.keyed.bucket_change import Change
-from firetrail.pipeline.tables.messages.broker_progress import lost_between
-from firetrail.pipeline.tables.row_task import TaskResult
+from firetrail.pipeline.tables.messages.broker_progress import lost_count
+from firetrail.pipeline.tables.row_task import TaskResult, first_reject
 
 _COUNTS = ("messages", "rows", "updated", "deleted", "rejected", "skipped", "lost", "files")
 
@@ -32,6 +33,7 @@ class TableResult(NamedTuple):
     total_messages: int
     total_rows: int
     total_rejected: int
+    rejected_table: str  # folder of the table of rejected messages
 
     def followed_by(self, other: TableResult) -> TableResult:
         """Return the result of two stages, of which ``other`` is the later one."""
@@ -59,9 +61,7 @@ def result_of(
         change: The change of the main table.
     """
     lost = sum(
-        span.end - span.begin
-        for name, progress in after.brokers.items()
-        for span in lost_between(before.progress(name), progress)
+        lost_count(before.progress(name), progress) for name, progress in after.brokers.items()
     )
     return TableResult(
         place,
@@ -74,10 +74,11 @@ def result_of(
         after.skipped - before.skipped,
         lost,
         len(change.files) + sum(len(result.files[REJECTED]) for result in results),
-        next((result.first_reject for result in results if result.first_reject), ""),
+        first_reject(results),
         after.schema.ddl,
         before.schema.widened(after.schema).changes,
         after.messages,
         after.rows,
         after.rejected,
+        place + REJECTED_SUFFIX,
     )

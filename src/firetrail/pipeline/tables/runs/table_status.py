@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from firetrail.errors import LakeError
 from firetrail.pipeline.tables.files.delta_writer import names_table
 from firetrail.pipeline.tables.files.table_manifest import MAIN
 from firetrail.pipeline.tables.runs.publication import Publication
@@ -49,15 +48,13 @@ def table_status(to: str | Path) -> TableStatus:
         LakeError: The folder has no table.
     """
     publication = Publication(str(to))
-    manifest = publication.manifest()
-    if manifest is None:
-        raise LakeError(f"{publication.lake.place}: has no table; check the path")
+    manifest = publication.require_manifest()
     files = publication.files(manifest)
     brokers = [
         BrokerMessages(
             name,
-            sum(queue.end - queue.begin - queue.lost for queue in progress.queues.values()),
-            sum(queue.lost for queue in progress.queues.values()),
+            progress.messages,
+            progress.lost,
             None if progress.anchor is None else progress.anchor.store_ms,
             progress.ends(),
         )

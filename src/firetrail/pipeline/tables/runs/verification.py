@@ -16,9 +16,9 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from firetrail.errors import ConfigError, DataLostError, FormatError, LakeError
+from firetrail.errors import ConfigError, DataLostError, FormatError
 from firetrail.format.compression import inflated
-from firetrail.format.layout import COMPRESSED
+from firetrail.format.layout import COMPRESSED, takes_queue_offset
 from firetrail.format.record import decode_message
 from firetrail.pipeline.decoding.body_decoder import BodyDecoder, Operation, TableRows
 from firetrail.pipeline.lakes.lake_reader import lake_dataset
@@ -90,9 +90,7 @@ def verify_table(source: str | Path | Sequence[str | Path], to: str | Path) -> V
         DataLostError: The table has a key, and the sources lack messages.
     """
     publication = Publication(str(to))
-    manifest = publication.manifest()
-    if manifest is None:
-        raise LakeError(f"{publication.lake.place}: has no table; check the path")
+    manifest = publication.require_manifest()
     if manifest.prefix is None:
         raise ConfigError("message_columns", False, "without them, rows cannot be compared")
     publication.check_settled(manifest)
@@ -328,8 +326,8 @@ class _TableCheck:
             for row in batch.to_pylist():
                 queue_id, offset = row["queue_id"], row["queue_offset"]
                 part = queues.get(queue_id)
-                prepared = row["sys_flag"] & 0xC in (0x4, 0xC)
-                if row["topic"] != self._manifest.topic or prepared or part is None:
+                in_queue = takes_queue_offset(row["sys_flag"])
+                if row["topic"] != self._manifest.topic or not in_queue or part is None:
                     continue
                 if part.begin <= offset < part.end:
                     yield _SourceMessage(
