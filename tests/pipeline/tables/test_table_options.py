@@ -1,6 +1,7 @@
 """The options of a table: function, command and run have the same ones."""
 
 import inspect
+import re
 from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
@@ -8,12 +9,16 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
+from tests.cli.test_help import COMMANDS
+from tests.clone import ROOT
 from tests.pipeline.tables.topics import put, rows, table
 
 from firetrail.cli.main import main
 from firetrail.errors import ConfigError, LakeError
 from firetrail.pipeline.lakes.location import open_folder
-from firetrail.pipeline.tables.runs import table_job
+from firetrail.pipeline.tables.files import table_columns
+from firetrail.pipeline.tables.keyed import keys
+from firetrail.pipeline.tables.runs import publication, table_job, table_rounds
 from firetrail.pipeline.tables.runs.explanation import explain_table
 from firetrail.pipeline.tables.runs.table_status import table_status
 from firetrail.pipeline.tables.runs.verification import verify_table
@@ -63,6 +68,37 @@ def test_the_command_has_the_options_of_a_run(monkeypatch: pytest.MonkeyPatch) -
     main(["pipeline", "table", "data", "orders", "--to", "lake", *FLAGS])
     assert passed.keys() == DEFAULTS.keys() - WITHOUT_FLAG.keys()
     assert not [name for name, value in passed.items() if value == DEFAULTS[name]]
+
+
+def test_the_page_describes_the_options_of_the_command() -> None:
+    page = (ROOT / "docs/guide/tables.md").read_text()
+    parser, _ = COMMANDS["firetrail pipeline table"]
+    general = {"--help", "--json", "--master", "--conf"}
+    options = {name for each in parser._actions for name in each.option_strings if name[1] == "-"}
+    assert not [name for name in options - general if not re.search(rf"{name}\b", page)]
+
+
+def test_texts_name_the_values_of_defaults() -> None:
+    options = " ".join(COMMANDS["firetrail pipeline table"][0].format_help().split())
+    page = " ".join((ROOT / "docs/guide/tables.md").read_text().split())
+    function, follow = (
+        " ".join(str(each.__doc__).split()) for each in (table_job.table, table_rounds.follow_table)
+    )
+    every = f"{table_rounds.EVERY_S:g}", f"{table_rounds.KEYED_EVERY_S:g}"
+    kept = publication.KEPT_HOURS, publication.KEYED_KEPT_HOURS
+    for text, wanted in (
+        (options, f"messages touch (default: {keys.BUCKETS})"),
+        (options, f"every SECONDS (default: {every[0]}, with --upsert {every[1]})"),
+        (options, f"older versions (default: {kept[0]}, with --upsert {kept[1]})"),
+        (options, f"describe the message (default: {table_columns.PREFIX})"),
+        (function, f"a new table with a key. None, the default, is {keys.BUCKETS}."),
+        (function, f"None, the default, is {kept[0]}, and {kept[1]} for a table with a key."),
+        (follow, f"None, the default, is {every[0]}, and {every[1]} for a table with a key."),
+        (page, f"Choose `--buckets` (default: {keys.BUCKETS})"),
+        (page, f"Every {publication.MAINTAINED_EVERY} commits, with `--upsert` every "),
+        (page, f"with `--upsert` every {publication.KEYED_MAINTAINED_EVERY}, the job merges"),
+    ):
+        assert wanted in text
 
 
 @pytest.mark.parametrize("given", ["ID", "Id", ["iD"]])

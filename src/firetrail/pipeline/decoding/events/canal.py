@@ -118,7 +118,7 @@ class CanalAdapter(EventAdapter):
 
 
 def _text(value: Any, kind: pa.DataType) -> str:
-    """Return a value as the text that Canal writes; some copies of it write numbers."""
+    """Return a value as the text that Canal writes; some forks of Canal write numbers."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, list | dict):

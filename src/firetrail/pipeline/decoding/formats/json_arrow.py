@@ -6,7 +6,7 @@ value that does not fit. So this path answers only where both agree. For all els
 and the bodies are decoded one by one by the exact rules (``json_values``). A test compares them.
 
 Bodies are joined with line breaks. Each begins with ``{`` and ends with ``}``, so none can continue
-in the next one: a line break cannot be in a string, and after ``}`` no ``{`` may follow inside a
+in the next one: a line break cannot be in a string, and after ``}`` no ``{`` may follow in a
 value. A body with several objects changes the number of rows. Either way rows are never misplaced.
 """
 

@@ -34,7 +34,7 @@ TIMEOUT_S = 10.0
 ANSWER_MAX = 16 << 20
 """Maximum size of an answer; schemas have some kilobytes."""
 KNOWN_MAX = 10_000
-"""Ids that are remembered, also those that do not exist: damaged bodies name arbitrary ones."""
+"""Ids that are remembered. Those that do not exist count, as damaged bodies name arbitrary ones."""
 REFERENCES_MAX = 200
 """Maximum number of schemas that one refers to, directly or not."""
 

@@ -1,6 +1,6 @@
 """Schema inference: column types from the values of JSON, and new columns.
 
-A column gets the type of the most values, so that one odd message does not decide; the others are
+A column gets the most frequent type, so that one odd message does not decide; the others are
 rejected. Numbers are ``bigint``, or ``double`` if one of them has a point or an exponent, or a
 decimal if one does not fit into 64 bits, or if a ``double`` would round a whole number. Text is
 ``string``, also if it looks like a date. What has no type yet, because all its values are null or
@@ -89,7 +89,7 @@ class TypeCounts:
             known[1].add(inner)
 
     def type(self) -> pa.DataType | None:
-        """Return the type of the most values; None if none has one."""
+        """Return the most frequent type; None if no value has one."""
         counts = (self.texts, self.numbers, self.booleans, self.objects, self.lists)
         most = max(counts)
         if not most:

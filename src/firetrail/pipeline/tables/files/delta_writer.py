@@ -193,7 +193,7 @@ class DeltaWriter:
             table = self._open(schema, sequence)
             self._check_commits(table, known)
             if self._has_transaction(table, sequence):
-                break
+                break  # also after a commit of this loop, which the next attempt sees
             try:
                 with self._explained():
                     self._write(table, schema, files, sequence, None if rewritten else buckets)
@@ -215,7 +215,7 @@ class DeltaWriter:
     ) -> None:
         """Commit files; those of some buckets that the table has at this time, or all, go.
 
-        Removing a file that the table does not have is not an error, so the commit must be the
+        It is not an error to remove a file that the table does not have, so the commit must be the
         very next version: then these are all files. When delta-rs tries again with a later version,
         it does not look for OPTIMIZE in between.
         """

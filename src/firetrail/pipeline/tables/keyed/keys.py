@@ -3,7 +3,7 @@
 The newest version of a key is the one with the greatest position. Within a broker that is the
 physical offset. Between brokers, whose logs have no common order, the store time decides, and then
 the name of the broker. This is an order as long as the store times of each broker never fall. If a
-clock is set back, three versions of two brokers can be newer than each other in a circle, and for
+clock is set back, three versions of two brokers can form a cycle, each newer than the next, and for
 keys of several brokers the order in which messages are read can decide.
 """
 
