@@ -245,9 +245,10 @@ class DeltaFiles(_PublishedTable):
             partition_by=_PARTITIONS[manifest.layout],
             commit_properties=self._deltalake.CommitProperties(app_transactions=[transaction]),
         )
-        table.update_incremental()
-        # Version 0 is the creation of the table, which this job may have done.
-        sync_delta_commits(self._lake.folder, known or -1, table.version())
+        if self._lake.folder.is_local:
+            table.update_incremental()
+            # Version 0 is the creation of the table, which this job may have done.
+            sync_delta_commits(self._lake.folder, known or -1, table.version())
 
     def _follow(self, manifest: Manifest, *, is_doubtful: bool = False) -> None:
         """Commit the difference, with the number of the manifest.
