@@ -28,7 +28,7 @@ DEFAULTS = {field.name: field.default for field in fields(TableOptions)}
 WITHOUT_FLAG = {"split_bytes": "a measure for tests and benchmarks"}
 FLAGS = (
     *("--decoder", "csv", "--option", "columns=id", "--schema", "id bigint", "--prefix", "x"),
-    *("--no-message-columns", "--upsert", "id", "--buckets", "3", "--keep", "5"),
+    *("--no-message-columns", "--upsert", "id", "--history", "--buckets", "3", "--keep", "5"),
     *("--strict", "--allow-gap"),
 )
 

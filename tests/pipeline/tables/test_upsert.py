@@ -16,6 +16,7 @@ from firetrail import Message, Store
 from firetrail.errors import ConfigError
 from firetrail.pipeline.tables.runs import table_job
 from firetrail.pipeline.tables.runs.table_result import TableResult
+from firetrail.pipeline.tables.runs.verification import verify_table
 
 
 @pytest.fixture
@@ -162,14 +163,15 @@ def test_tasks_of_spark_merge_buckets(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("history", [False, True])
 def test_an_upsert_that_is_killed_before_any_change(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, history: bool
 ) -> None:
     root = tmp_path / "data"
     put_keyed(root, *((str(number), {"id": number, "v": 0}) for number in range(4)))
     tables = [tmp_path / f"table{number}" for number in range(60)]
     for to in tables:
-        table(root, to, upsert="id", buckets=2)
+        table(root, to, upsert="id", history=history, buckets=2)
     put_keyed(root, ("0", {"id": 0, "v": 1}), ("1", None), ("9", {"id": 9, "v": 1, "w": 2}))
     for change in itertools.count():
         to = tables[change]
@@ -179,8 +181,10 @@ def test_an_upsert_that_is_killed_before_any_change(
             break
         for _ in range(2):
             done = table(root, to)
-        assert (done.messages, done.total_rows) == (0, 4)
-        assert values(to) == {0: 1, 2: 0, 3: 0, 9: 1}
+        assert (done.messages, done.total_rows) == (0, 6 if history else 4)
+        current = rows(to, "id, v", "_is_current" if history else "true")
+        assert {row["id"]: row["v"] for row in current} == {0: 1, 2: 0, 3: 0, 9: 1}
+        assert verify_table(root, to).ok
         assert not list((to / "data").glob("_*"))
         assert len(list((to / "_firetrail" / "deletes").iterdir())) == 1
 

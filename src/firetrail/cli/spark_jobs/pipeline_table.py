@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 DESCRIPTION = """\
 Add the messages of a topic to a Delta table with typed columns. Requires the extra 'delta'. With
---upsert, the table has the newest version of each key.
+--upsert, the table has the newest version of each key, and with --history all of them.
 
 Each run continues where the last one ended. If a run was killed, run it again: every message is in
 the table once. The store may be in use. Messages that do not fit go, with the reason, to a second
@@ -34,6 +34,7 @@ EXAMPLES = """\
   firetrail pipeline table data orders --to lake/orders --schema 'id bigint, total decimal(10,2)'
   firetrail pipeline table data orders --to lake/orders --explain
   firetrail pipeline table data orders --to lake/newest --upsert id
+  firetrail pipeline table data orders --to lake/versions --upsert id --history
   firetrail pipeline table data cdc --to lake/orders --decoder canal --upsert id --follow
   firetrail pipeline table a=/archive/a a=/data/a b=/data/b orders --to lake/orders"""
 
@@ -84,6 +85,13 @@ def add(subparsers: Subparsers) -> None:
         metavar="KEY",
         help="columns that identify a row, separated by commas: the table keeps the newest version "
         "of each, and an empty body deletes (default: every message is added)",
+    )
+    parser.add_argument(
+        "--history",
+        action="store_const",
+        const=True,
+        help="with --upsert: keep all versions of each row, with the times from which and until "
+        "which each is valid; an empty body ends the newest one",
     )
     parser.add_argument(
         "--buckets",
@@ -151,6 +159,7 @@ def run(args: argparse.Namespace) -> ExitCode:
             "prefix": args.prefix,
             "message_columns": args.message_columns,
             "upsert": args.upsert,
+            "history": args.history,
             "buckets": args.buckets,
             "keep_hours": args.keep,
             "strict": args.strict,
@@ -177,14 +186,16 @@ def _print(args: argparse.Namespace, done: TableResult) -> None:
         return
     for change in done.changes:
         print(change)
-    if done.updated or done.deleted:
-        replaced = f", {done.updated:,} replaced, {done.deleted:,} deleted"
+    if done.history:
+        changed = f", validity of {counted(done.updated, 'row')} changed" if done.updated else ""
+    elif done.updated or done.deleted:
+        changed = f", {done.updated:,} replaced, {done.deleted:,} deleted"
     else:
-        replaced = ""
+        changed = ""
     skipped = f", {counted(done.skipped, 'message')} skipped" if done.skipped else ""
     print(
         f"{done.table}: {counted(done.rows, 'row')} of {counted(done.messages, 'message')} "
-        f"added{replaced}{skipped}; {counted(done.total_rows, 'row')} in total",
+        f"added{changed}{skipped}; {counted(done.total_rows, 'row')} in total",
         flush=True,
     )
     if done.lost:
@@ -203,6 +214,7 @@ def _print_explanation(args: argparse.Namespace, found: TableExplanation) -> Non
         print(json.dumps(found._asdict() | nested, ensure_ascii=False))
         return
     key = f", key {', '.join(found.key)}" if found.key else ""
+    key += ", with history" if found.history else ""
     print(f"{found.table}: {'a new table' if found.is_new else 'an existing table'}{key}")
     print(f"schema: {found.schema}")
     for change in found.changes:

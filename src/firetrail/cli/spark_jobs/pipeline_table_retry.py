@@ -55,10 +55,14 @@ def run(args: argparse.Namespace) -> ExitCode:
     else:
         for change in done.changes:
             print(change)
+        if done.history:
+            changed = f"validity of {counted(done.updated, 'row')} changed"
+        else:
+            changed = f"{done.updated:,} replaced, {done.deleted:,} deleted"
         print(
             f"{done.table}: {counted(done.retried, 'rejected message')}, "
-            f"{counted(done.rows, 'row')} added, {done.updated:,} replaced, {done.deleted:,} "
-            f"deleted; {counted(done.rejected, 'message')} still rejected"
+            f"{counted(done.rows, 'row')} added, {changed}; "
+            f"{counted(done.rejected, 'message')} still rejected"
         )
         if done.rejected:
             say(f"the first that does not fit: {done.first_reject}")

@@ -36,6 +36,7 @@ def run(args: argparse.Namespace) -> ExitCode:
         print(json.dumps(found._asdict() | {"brokers": brokers}, ensure_ascii=False))
         return ExitCode.OK
     key = f", key {', '.join(found.options['upsert'])}" if found.options["upsert"] else ""
+    key += ", with history" if found.options["history"] else ""
     print(f"{found.table}: topic {found.topic}, {found.options['decoder']}{key}")
     print(
         f"{counted(found.rows, 'row')} of {counted(found.messages, 'message')}, "

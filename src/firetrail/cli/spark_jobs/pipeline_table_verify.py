@@ -9,8 +9,9 @@ from firetrail.cli.subcommand import ExitCode, Subparsers
 
 DESCRIPTION = """\
 Read the messages again that a table has, and compare: that each is there once, in a row or among
-the rejected ones, and with a key, that the newest version of each key is there. Nothing is shared
-with the job that wrote the table but the decoder. The exit code is 1 if something differs.
+the rejected ones, and with a key, that the newest version of each key is there, or with history all
+of them with their validity. Nothing is shared with the job that wrote the table but the decoder.
+The exit code is 1 if something differs.
 
 No job may be writing the table. One position per row is held in memory."""
 EXAMPLES = """\

@@ -33,6 +33,7 @@ class TableOptions:
     prefix: str | None = None
     message_columns: bool | None = None
     upsert: str | Sequence[str] | None = None
+    history: bool | None = None
     buckets: int | None = None
     keep_hours: int | None = None
     strict: bool = False
@@ -56,6 +57,7 @@ class TableOptions:
             "prefix": None if self.prefix is None else check_prefix(self.prefix),
             "message_columns": self.message_columns,
             "upsert": self._key(),
+            "history": self.history,
             "buckets": None if self.buckets is None else check_buckets(self.buckets),
         }
         base = known or {
@@ -64,6 +66,7 @@ class TableOptions:
             "prefix": PREFIX,
             "message_columns": True,
             "upsert": [],
+            "history": False,
             "buckets": BUCKETS,
         }
         for name, value in asked.items():
@@ -79,6 +82,10 @@ class TableOptions:
                 "message_columns",
                 False,
                 "an upsert needs them: they have the position of each version",
+            )
+        if kept["history"] and not kept["upsert"]:
+            raise ConfigError(
+                "history", True, "needs a key, whose versions are kept: give --upsert, too"
             )
         return kept
 

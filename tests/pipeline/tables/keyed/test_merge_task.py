@@ -1,92 +1,16 @@
 """Buckets of tables with a key: the newest version of each key, in whatever order they come."""
 
 from collections.abc import Sequence
-from pathlib import Path
-from typing import NamedTuple
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.pipeline.tables.keyed.buckets import Bucket, Version
 
 from firetrail.errors import ConfigError
 from firetrail.pipeline.decoding import TableSchema
-from firetrail.pipeline.lakes.location import open_folder
-from firetrail.pipeline.tables.files.table_columns import TableColumns
-from firetrail.pipeline.tables.files.table_manifest import LOCK
-from firetrail.pipeline.tables.keyed.bucket_rows import DELETE, BucketRows
 from firetrail.pipeline.tables.keyed.keys import bucket_of, key_columns, key_texts
-from firetrail.pipeline.tables.keyed.merge_task import MergeTask, merge_bucket
-
-COLUMNS = TableColumns(TableSchema.from_ddl("id bigint, part string, v bigint"), "_")
-
-
-class Version(NamedTuple):
-    broker: str
-    offset: int
-    key: tuple[int, str]
-    delete: bool
-
-    @property
-    def store_us(self) -> int:
-        """Times that grow along each log, and that are often equal between brokers."""
-        return self.offset // 2 * 1000
-
-
-def rows_of(versions: Sequence[Version]) -> pa.Table:
-    schema = COLUMNS.schema.append(pa.field(DELETE, pa.bool_()))
-    found = [
-        {
-            **{"id": each.key[0], "part": each.key[1], "v": each.offset},
-            **{"_broker": each.broker, "_physical_offset": each.offset},
-            **{"_store_time": each.store_us, DELETE: each.delete},
-        }
-        for each in versions
-    ]
-    return pa.Table.from_pylist(found, schema)
-
-
-class Bucket:
-    """A bucket, to which merges are applied one after another."""
-
-    def __init__(self, folder: Path) -> None:
-        self.lake = open_folder(str(folder))
-        self.files: list[str] = []
-        self.deletes = ""
-        self.inserted = self.deleted = 0
-
-    def merge(self, versions: Sequence[Version]) -> None:
-        task = MergeTask(
-            self.lake,
-            0,
-            [BucketRows((rows_of(versions),))],
-            self.files,
-            self.deletes,
-            COLUMNS,
-            ["id", "part"],
-            False,
-            1,
-            "token",
-        )
-        with self.lake.locked(LOCK, "token"):
-            done = merge_bucket(task)
-        self.lake.reveal([*(file.path for file in done.files), *filter(None, [done.deletes])])
-        if done.written:
-            self.files = [file.path for file in done.files]
-        self.deletes = done.deletes
-        self.inserted += done.inserted
-        self.deleted += done.deleted
-
-    def rows(self) -> dict[tuple[int, str], tuple[str, int]]:
-        found = {}
-        for path in self.files:
-            for row in pq.read_table(self.lake.path(path), partitioning=None).to_pylist():
-                key = row["id"], row["part"]
-                assert key not in found
-                found[key] = row["_broker"], row["_physical_offset"]
-                assert row["v"] == row["_physical_offset"]
-        return found
 
 
 def model(versions: Sequence[Version]) -> dict[tuple[int, str], tuple[str, int]]:
@@ -97,10 +21,21 @@ def model(versions: Sequence[Version]) -> dict[tuple[int, str], tuple[str, int]]
     return {key: (v.broker, v.offset) for key, v in newest.items() if not v.delete}
 
 
+def found(bucket: Bucket) -> dict[tuple[int, str], tuple[str, int]]:
+    rows = bucket.rows()
+    newest = {(row["id"], row["part"]): (row["_broker"], row["_physical_offset"]) for row in rows}
+    assert len(newest) == len(rows)
+    return newest
+
+
 KEYS = st.tuples(st.integers(0, 2), st.sampled_from(["a", "", "1:a"]))
 LOGS = st.lists(st.tuples(st.sampled_from("AB"), KEYS, st.booleans()), min_size=1, max_size=14).map(
-    lambda each: [Version(broker, at, key, gone) for at, (broker, key, gone) in enumerate(each)]
+    lambda each: [
+        Version(broker, at, key, gone, at // 2 * 1000)
+        for at, (broker, key, gone) in enumerate(each)
+    ]
 )
+"""Versions whose times grow along each log, and are often equal between brokers."""
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -116,7 +51,7 @@ def test_the_result_depends_on_the_messages_alone(
         count = data.draw(st.integers(1, len(order)))
         bucket.merge(order[:count])
         order = order[count:]
-    assert bucket.rows() == model(log)
+    assert found(bucket) == model(log)
     assert bucket.inserted - bucket.deleted == len(model(log))
     files, deletes = bucket.files, bucket.deletes
     bucket.merge(log)

@@ -185,14 +185,14 @@ def test_a_retry_that_is_killed_before_any_change(
 ) -> None:
     put(root, {"id": 1}, {"id": 3, "v": LARGE}, b"{broken", {"id": 2, "v": LARGE})
     for change in itertools.count():
-        for key in (None, "id"):
-            to = tmp_path / f"table{change}{key}"
-            table(root, to, schema=NARROW, upsert=key, buckets=2)
+        for key, history in ((None, False), ("id", False), ("id", True)):
+            to = tmp_path / f"table{change}{key}{history}"
+            table(root, to, schema=NARROW, upsert=key, history=history, buckets=2)
             with killed_before(change, monkeypatch) as done:
                 retry(to, schema=f"{WIDE}, new int")
             if len(done) < change:
                 assert {"replace", "create", "rename", "create_write_transaction"} <= set(done)
-                if key:
+                if history:
                     return
             for _ in range(2):
                 assert retry(to, schema=f"{WIDE}, new int").rejected == 1

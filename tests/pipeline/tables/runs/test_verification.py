@@ -30,7 +30,9 @@ def to(tmp_path: Path) -> Path:
     return tmp_path / "orders"
 
 
-MODES = pytest.mark.parametrize("options", [{}, {"upsert": "id", "buckets": 2}])
+KEYED: Any = {"upsert": "id", "buckets": 2}
+HISTORY: Any = {**KEYED, "history": True}
+MODES = pytest.mark.parametrize("options", [{}, KEYED, HISTORY])
 
 
 @MODES
@@ -42,7 +44,7 @@ def test_a_correct_table(root: Path, to: Path, options: Any) -> None:
     put(root, {"id": 99})  # not read yet
     found = verify_table(root, to)
     assert found.ok
-    assert (found.messages, found.rows, found.rejected) == (15, 12 if options else 14, 1)
+    assert (found.messages, found.rows, found.rejected) == (15, 12 if options == KEYED else 14, 1)
     assert found.unreadable == 0
 
 
@@ -54,7 +56,8 @@ def test_rows_that_were_deleted_or_added_by_others(root: Path, to: Path, options
     delta.delete("id = 3")
     found = verify_table(root, to)
     assert (found.ok, found.missing, found.repeated, found.unexpected) == (False, 1, 0, 0)
-    assert found.examples == ("missing: queue 1 of data, offset 1",)
+    assert len(found.examples) == 1
+    assert found.examples[0].startswith("missing: queue 1 of data, offset 1")
     write_deltalake(str(to), _first_row(to), mode="append")
     found = verify_table(root, to)
     assert (found.missing, found.repeated, found.unexpected) == (1, 1, 0)
@@ -75,6 +78,27 @@ def test_an_older_version_of_a_row(root: Path, to: Path) -> None:
     DeltaTable(str(to)).update({"_offset": "0"})
     found = verify_table(root, to)
     assert (found.missing, found.unexpected) == (1, 1)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"_valid_to": "_valid_to + interval '1 second'"},
+        {"_valid_to": "null"},
+        {"_is_current": "true"},
+        {"_valid_from": "_valid_from - interval '1 second'"},
+        {"_offset": "2"},
+    ],
+)
+def test_a_row_with_another_validity(root: Path, to: Path, change: dict[str, str]) -> None:
+    put(root, *({"id": 1, "v": number} for number in range(3)), queues=1)
+    table(root, to, **HISTORY)
+    DeltaTable(str(to)).update(change, predicate="v = 0")
+    found = verify_table(root, to)
+    assert (found.ok, found.missing, found.unexpected) == (False, 1, 1)
+    missing, unexpected = found.examples
+    assert missing.startswith("missing: queue 0 of data, offset 0, valid from 20")
+    assert unexpected.startswith("unexpected: queue 0 of data, offset ")
 
 
 def test_an_archive_as_the_source(

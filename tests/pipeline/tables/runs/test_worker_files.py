@@ -12,7 +12,7 @@ from firetrail.errors import LakeError, NotSharedError
 from firetrail.pipeline.lakes.local_folder import LocalFolder
 from firetrail.pipeline.tables.files import rewrite_task
 from firetrail.pipeline.tables.files.delta_writer import DeltaWriter
-from firetrail.pipeline.tables.keyed import merge_task
+from firetrail.pipeline.tables.keyed import bucket_change
 from firetrail.pipeline.tables.runs import table_job
 from firetrail.pipeline.tables.runs.verification import verify_table
 
@@ -42,18 +42,22 @@ def hiding(function: Callable[[Any], Any], part: str) -> Callable[[Any], Any]:
 
 
 @pytest.mark.parametrize("part", ["/data/", "/deletes/"])
-def test_merged_buckets(root: Path, to: Path, monkeypatch: pytest.MonkeyPatch, part: str) -> None:
+@pytest.mark.parametrize("task", ["merge_bucket", "merge_history"])
+def test_merged_buckets(
+    root: Path, to: Path, monkeypatch: pytest.MonkeyPatch, task: str, part: str
+) -> None:
+    history = task == "merge_history"
     put(root, *numbered(range(4)))
-    table(root, to, upsert="id", buckets=1)
+    table(root, to, upsert="id", history=history, buckets=1)
     put(root, {"id": 1, "name": "new"})
     with Store.open(root) as store:
         store.put(Message("orders", b"", keys=["2"]))
     with monkeypatch.context() as patch, pytest.raises(NotSharedError, match="nothing was commit"):
-        patch.setattr(table_job, "merge_bucket", hiding(merge_task.merge_bucket, part))
+        patch.setattr(bucket_change, task, hiding(getattr(bucket_change, task), part))
         table(root, to)
     assert sorted(ids(to)) == [0, 1, 2, 3]
     table(root, to)
-    assert sorted(ids(to)) == [0, 1, 3]
+    assert sorted(ids(to)) == ([0, 1, 1, 2, 3] if history else [0, 1, 3])
     assert verify_table(root, to).ok
 
 

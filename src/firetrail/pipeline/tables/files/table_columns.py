@@ -1,4 +1,4 @@
-"""The columns of a table: those of the decoded bodies, and those that describe the messages."""
+"""The columns of a table: of the decoded bodies, of the messages, and of the validity of rows."""
 
 from __future__ import annotations
 
@@ -36,6 +36,8 @@ _SOURCES = {
 }
 """Per message column, the column of the source, and its type."""
 MESSAGE_COLUMNS = (BROKER, *_SOURCES)
+VALIDITY = {"valid_from": TIMESTAMP, "valid_to": TIMESTAMP, "is_current": pa.bool_()}
+"""Per column of the validity of a row, in a table with history, its type."""
 REASON, BODY = "reason", "body"
 _FORBIDDEN = re.compile(r"[ ,;{}()\n\t=]")
 """Characters that Delta allows in no name of a column."""
@@ -56,10 +58,12 @@ class TableColumns:
     Args:
         decoded: The columns of the bodies, as the decoder names them.
         prefix: The prefix of the message columns; None for a table without them.
+        history: Whether the table has the columns of the validity of rows, too. Default: False.
     """
 
     decoded: TableSchema
     prefix: str | None
+    history: bool = False
 
     @cached_property
     def message_names(self) -> dict[str, str]:
@@ -68,13 +72,19 @@ class TableColumns:
         return {} if prefix is None else {name: prefix + name for name in MESSAGE_COLUMNS}
 
     @cached_property
+    def validity_names(self) -> dict[str, str]:
+        """The names of the columns of the validity of rows in the table."""
+        return {name: f"{self.prefix}{name}" for name in VALIDITY} if self.history else {}
+
+    @cached_property
     def names(self) -> dict[str, str]:
         """The names of the decoded columns in the table.
 
         They are the decoder's, without the characters that Delta refuses, and with a number at the
         end where the name is taken. Columns are only added at the end, so names never change.
         """
-        taken = {folded_name(name) for name in (*self.message_names.values(), BUCKET)}
+        own = *self.message_names.values(), *self.validity_names.values(), BUCKET
+        taken = set(map(folded_name, own))
         found = {}
         for name in self.decoded.names:
             found[name] = _free_name(name, taken)
@@ -82,15 +92,23 @@ class TableColumns:
         return found
 
     @cached_property
-    def schema(self) -> pa.Schema:
-        """The columns of the table's files."""
+    def row_schema(self) -> pa.Schema:
+        """The columns of decoded rows, which have no validity yet."""
         fields = [
             pa.field(self.names[field.name], _named(field.type)) for field in self.decoded.arrow
         ]
         return pa.schema([*fields, *message_fields(self.message_names)])
 
+    @cached_property
+    def schema(self) -> pa.Schema:
+        """The columns of the table's files."""
+        names = self.validity_names
+        return pa.schema(
+            [*self.row_schema, *(pa.field(names[name], VALIDITY[name]) for name in names)]
+        )
+
     def rows(self, decoded: pa.RecordBatch, messages: pa.RecordBatch, broker: str) -> pa.Table:
-        """Return the rows of the table.
+        """Return decoded rows with the columns ``row_schema``.
 
         Args:
             decoded: The decoded columns, with the schema ``decoded``.
@@ -99,11 +117,11 @@ class TableColumns:
         """
         arrays = [
             column if column.type == field.type else column.view(field.type)
-            for column, field in zip(decoded.columns, self.schema, strict=False)
+            for column, field in zip(decoded.columns, self.row_schema, strict=False)
         ]
         if self.prefix is not None:
             arrays += message_arrays(messages, broker)
-        return pa.Table.from_arrays(arrays, schema=self.schema)
+        return pa.Table.from_arrays(arrays, schema=self.row_schema)
 
 
 REJECTED_SCHEMA = pa.schema(

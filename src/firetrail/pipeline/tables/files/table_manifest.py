@@ -28,6 +28,7 @@ from typing import Any, NamedTuple, Self
 from firetrail.errors import LakeError
 from firetrail.pipeline.decoding.schema.table_schema import EMPTY, TableSchema
 from firetrail.pipeline.lakes.lake_manifest import FOLDER
+from firetrail.pipeline.tables.files.table_columns import TableColumns
 from firetrail.pipeline.tables.messages.broker_progress import BrokerProgress
 
 VERSION = 1
@@ -67,7 +68,7 @@ class TableManifest:
     table_id: str
     topic: str
     options: Mapping[str, Any]
-    """The options that a table keeps: its decoder, message columns and key."""
+    """The options that a table keeps: its decoder, message columns, key and history."""
     sequence: int = 0
     schema: TableSchema = EMPTY
     brokers: Mapping[str, BrokerProgress] = field(default_factory=dict)
@@ -77,7 +78,7 @@ class TableManifest:
     rejected: int = 0
     skipped: int = 0
     deletes: Mapping[int, str] = field(default_factory=dict)
-    """The files of deleted keys by bucket."""
+    """The files of deletes by bucket."""
     versions: Mapping[str, int] = field(default_factory=dict)
     """The versions of the tables after the last commits of this job."""
 
@@ -95,6 +96,15 @@ class TableManifest:
     def prefix(self) -> str | None:
         """The prefix of the message columns; None for a table without them."""
         return str(self.options["prefix"]) if self.options["message_columns"] else None
+
+    @property
+    def history(self) -> bool:
+        """Whether the table keeps all versions of each key."""
+        return bool(self.options["history"])
+
+    def columns_of(self, schema: TableSchema) -> TableColumns:
+        """Return the columns of the table for a schema of the bodies."""
+        return TableColumns(schema, self.prefix, self.history)
 
     @property
     def messages(self) -> int:

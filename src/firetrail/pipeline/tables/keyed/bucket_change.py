@@ -9,11 +9,12 @@ from firetrail.errors import ConfigError
 from firetrail.pipeline.decoding.schema.arrow_types import ddl_type
 from firetrail.pipeline.decoding.schema.table_schema import TableSchema
 from firetrail.pipeline.lakes.lake_folder import LakeFolder
-from firetrail.pipeline.tables.files.table_columns import TableColumns
 from firetrail.pipeline.tables.files.table_manifest import StoredFile, TableFile, TableManifest
+from firetrail.pipeline.tables.keyed.bucket_content import MergeResult, MergeTask
 from firetrail.pipeline.tables.keyed.bucket_rows import BucketRows
+from firetrail.pipeline.tables.keyed.history_task import merge_history
 from firetrail.pipeline.tables.keyed.keys import keeps_keys, key_columns
-from firetrail.pipeline.tables.keyed.merge_task import MergeResult, MergeTask
+from firetrail.pipeline.tables.keyed.merge_task import merge_bucket
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,7 @@ class Change:
     deletes: Mapping[int, str] = field(default_factory=dict)
     inserted: int = 0
     updated: int = 0
+    """Rows that a newer version replaced; with history, rows whose validity changed."""
     deleted: int = 0
 
 
@@ -68,6 +70,8 @@ class BucketMerges:
         self._token = token
         self.size = 0
         """Bytes of the files of the touched buckets."""
+        self.merge = merge_history if new.history else merge_bucket
+        """The function that does the work of a task."""
 
     def tasks(
         self,
@@ -83,7 +87,7 @@ class BucketMerges:
                 rows.setdefault(bucket, []).append(some)
         touched = sorted({*rows, *(file.bucket for file in old if always)})
         self.size = sum(file.size for file in old if file.bucket in touched)
-        columns = TableColumns(self._new.schema, self._new.prefix)
+        columns = self._new.columns_of(self._new.schema)
         own = checked_key(self._manifest, self._new.schema) if touched else []
         key = [columns.names[name] for name in own]
         return [

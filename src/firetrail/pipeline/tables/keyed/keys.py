@@ -5,12 +5,15 @@ physical offset. Between brokers, whose logs have no common order, the store tim
 the name of the broker. This is an order as long as the store times of each broker never fall. If a
 clock is set back, three versions of two brokers can form a cycle, each newer than the next, and for
 keys of several brokers the order in which messages are read can decide.
+
+Where all versions of a key are known, there is no such circle: a version whose store time is
+earlier than that of one before it in the same log counts as stored at the same time as that one.
 """
 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -35,6 +38,25 @@ class KeyPosition(NamedTuple):
         if self.broker == other.broker:
             return self.physical_offset >= other.physical_offset
         return (self.store_us, self.broker) > (other.store_us, other.broker)
+
+
+class TimedVersion(NamedTuple):
+    """A version of a key in the order of all its versions."""
+
+    begin_us: int
+    """Its store time; after a step back of the clock, the latest one before it in its log."""
+    position: KeyPosition
+
+
+def in_order(positions: Iterable[KeyPosition]) -> list[TimedVersion]:
+    """Return all versions of a key, from the oldest to the newest. Their times never fall."""
+    latest: dict[str, int] = {}
+    found: list[TimedVersion] = []
+    for position in sorted(positions):
+        begin = max(position.store_us, latest.get(position.broker, position.store_us))
+        latest[position.broker] = begin
+        found.append(TimedVersion(begin, position))
+    return sorted(found)
 
 
 def key_columns(names: Sequence[str], schema: TableSchema) -> list[str]:

@@ -11,7 +11,6 @@ from collections.abc import Iterable, Sequence
 from firetrail.errors import ConfigError, PipelineError
 from firetrail.pipeline.decoding.schema.table_schema import EMPTY, TableSchema, merged
 from firetrail.pipeline.lakes.lake_folder import LakeFolder
-from firetrail.pipeline.tables.files.table_columns import TableColumns
 from firetrail.pipeline.tables.files.table_manifest import TableManifest
 from firetrail.pipeline.tables.keyed.bucket_change import changes_types, checked_key
 from firetrail.pipeline.tables.messages.table_sources import SourcePart
@@ -86,7 +85,7 @@ class DecodingRounds:
                     part,
                     number,
                     spec,
-                    TableColumns(schema, manifest.prefix),
+                    manifest.columns_of(schema),
                     self._lakes,
                     key,
                     manifest.options["buckets"],

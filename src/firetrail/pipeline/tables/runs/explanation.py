@@ -53,6 +53,7 @@ class TableExplanation(NamedTuple):
     table: str
     is_new: bool
     key: tuple[str, ...]
+    history: bool
     schema: str  # of the decoded columns after the run, as DDL
     changes: tuple[str, ...]  # of the schema of the table
     messages: int
@@ -135,6 +136,7 @@ def _explained(
         place,
         is_new,
         tuple(before.key),
+        before.history,
         after.schema.ddl,
         before.schema.widened(after.schema).changes,
         after.messages - before.messages,

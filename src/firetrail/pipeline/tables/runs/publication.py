@@ -11,7 +11,7 @@ from firetrail.errors import LakeError
 from firetrail.pipeline.lakes.lake_manifest import FOLDER, MANIFEST, PENDING
 from firetrail.pipeline.lakes.location import check_delta_opens, local_place, open_folder
 from firetrail.pipeline.tables.files.delta_writer import DeltaWriter
-from firetrail.pipeline.tables.files.table_columns import BUCKET, REJECTED_SCHEMA, TableColumns
+from firetrail.pipeline.tables.files.table_columns import BUCKET, REJECTED_SCHEMA
 from firetrail.pipeline.tables.files.table_files import remove_unfinished
 from firetrail.pipeline.tables.files.table_manifest import (
     MAIN,
@@ -24,8 +24,8 @@ from firetrail.pipeline.tables.files.table_manifest import (
     encode_manifest,
 )
 from firetrail.pipeline.tables.files.table_place import REJECTED_SUFFIX, check_new_place
+from firetrail.pipeline.tables.keyed.bucket_content import DELETES
 from firetrail.pipeline.tables.keyed.bucket_rows import STAGED
-from firetrail.pipeline.tables.keyed.merge_task import DELETES
 
 KEPT_HOURS = 7 * 24
 """The time for which replaced files are kept for readers of older versions of a table."""
@@ -153,7 +153,7 @@ class Publication:
         return pending if manifest.sequence < pending.manifest.sequence else None
 
     def clean(self) -> None:
-        """Remove staged rows, and files of deleted keys that the manifest does not name."""
+        """Remove staged rows, and files of deletes that the manifest does not name."""
         if self._manifest is None or not self._manifest.key:
             return
         current = set(self._manifest.deletes.values())
@@ -220,5 +220,5 @@ class Publication:
 
 
 def _schema(manifest: TableManifest) -> pa.Schema:
-    schema = TableColumns(manifest.schema, manifest.prefix).schema
+    schema = manifest.columns_of(manifest.schema).schema
     return schema.append(pa.field(BUCKET, pa.int32())) if manifest.key else schema

@@ -45,13 +45,14 @@ class TableRetry(NamedTuple):
     table: str
     retried: int  # rows of the table of rejected messages before
     rows: int  # added
-    updated: int  # rows that a newer version replaced
+    updated: int  # rows that a newer version replaced; with history, whose validity changed
     deleted: int  # rows
     rejected: int  # rows of the table of rejected messages afterwards
     first_reject: str  # position and reason; empty if there are none
     schema: str  # the decoded columns as DDL
     changes: tuple[str, ...]  # of the schema
     total_rows: int
+    history: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,4 +166,5 @@ def _retry(job: TableJob, manifest: TableManifest) -> TableRetry:
         published.schema.ddl,
         manifest.schema.widened(published.schema).changes,
         published.rows,
+        published.history,
     )

@@ -20,7 +20,6 @@ from firetrail.pipeline.tables.files.rewrite_task import (
     RewriteTask,
     rewrite_file,
 )
-from firetrail.pipeline.tables.files.table_columns import TableColumns
 from firetrail.pipeline.tables.files.table_manifest import (
     LOCK,
     MAIN,
@@ -35,7 +34,7 @@ from firetrail.pipeline.tables.keyed.bucket_change import (
     Change,
     changes_types,
 )
-from firetrail.pipeline.tables.keyed.merge_task import MergeResult, merge_bucket
+from firetrail.pipeline.tables.keyed.bucket_content import MergeResult
 from firetrail.pipeline.tables.messages.broker_names import (
     check_different_logs,
     named_sources,
@@ -77,6 +76,7 @@ def table(
     prefix: str | None = None,
     message_columns: bool | None = None,
     upsert: str | Sequence[str] | None = None,
+    history: bool | None = None,
     buckets: int | None = None,
     keep_hours: int | None = None,
     strict: bool = False,
@@ -111,6 +111,8 @@ def table(
         upsert: Columns of the bodies that are the key of a row, such as ``"id"`` or
             ``"shop,order"``: the table keeps the newest version of each key. None, the default, is
             as before, and no key for a new table.
+        history: Whether a table with a key keeps all versions of each key, with their validity.
+            None, the default, is as before, and False for a new table.
         buckets: Number of buckets of a new table with a key. None, the default, is 16.
         keep_hours: Hours for which replaced files are kept for readers of older versions. None,
             the default, is 168, and 1 for a table with a key.
@@ -140,6 +142,7 @@ def table(
         prefix=prefix,
         message_columns=message_columns,
         upsert=upsert,
+        history=history,
         buckets=buckets,
         keep_hours=keep_hours,
         strict=strict,
@@ -353,7 +356,7 @@ class TableJob:
             merges = BucketMerges(self.publication.lake, manifest, new, self.token)
             tasks = merges.tasks([result.staged for result in results], old, always=always)
             inline = inline and merges.size <= INLINE_MERGE_BYTES
-            merged: list[MergeResult] = self._runner.run(merge_bucket, tasks, inline)
+            merged: list[MergeResult] = self._runner.run(merges.merge, tasks, inline)
             for result in merged:
                 self._check_files(MAIN, result.files, result.worker)
                 if result.deletes_size:
@@ -381,7 +384,7 @@ class TableJob:
         self, new: TableManifest, old: Sequence[StoredFile], inline: bool
     ) -> list[TableFile]:
         """Write the files of the table again, with the new types of its columns."""
-        schema = TableColumns(new.schema, new.prefix).schema
+        schema = new.columns_of(new.schema).schema
         tasks = [
             RewriteTask(self.publication.lake, file.path, number, schema, new.sequence, self.token)
             for number, file in enumerate(old)

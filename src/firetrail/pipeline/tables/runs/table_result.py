@@ -19,9 +19,10 @@ class TableResult(NamedTuple):
 
     table: str
     key: tuple[str, ...]
+    history: bool
     messages: int  # read by this run
     rows: int  # added
-    updated: int  # rows that a newer version replaced
+    updated: int  # rows that a newer version replaced; with history, whose validity changed
     deleted: int  # rows
     rejected: int  # added to the table of rejected messages
     skipped: int  # messages that become no rows
@@ -66,6 +67,7 @@ def result_of(
     return TableResult(
         place,
         tuple(after.key),
+        after.history,
         after.messages - before.messages,
         change.inserted,
         change.updated,

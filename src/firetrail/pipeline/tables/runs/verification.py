@@ -23,7 +23,7 @@ from firetrail.format.record import decode_message
 from firetrail.pipeline.decoding.body_decoder import BodyDecoder, Operation, TableRows
 from firetrail.pipeline.lakes.lake_reader import lake_dataset
 from firetrail.pipeline.tables.files.delta_writer import names_table
-from firetrail.pipeline.tables.files.table_columns import REASON
+from firetrail.pipeline.tables.files.table_columns import REASON, VALIDITY
 from firetrail.pipeline.tables.files.table_manifest import MAIN, REJECTED, TableManifest
 from firetrail.pipeline.tables.keyed.keyed_rows import key_value
 from firetrail.pipeline.tables.messages.broker_names import named_sources
@@ -34,14 +34,18 @@ from firetrail.pipeline.tables.messages.table_sources import (
     is_archive,
     source_list,
 )
+from firetrail.pipeline.tables.runs.expected_history import (
+    ExpectedHistory,
+    HistoryVersion,
+    MessagePlace,
+    RowMark,
+)
 from firetrail.pipeline.tables.runs.publication import Publication
 from firetrail.pipeline.tables.table_options import decoder_spec
 from firetrail.store.inspect.view import StoreView
 
 _BATCH = 1000
 _SHOWN = 10
-MessagePlace = tuple[str, int, int]
-"""The broker, queue and offset of a message."""
 
 
 class Verification(NamedTuple):
@@ -108,16 +112,21 @@ class _TableCheck:
         self._manifest = manifest
         self._spec = decoder_spec(manifest.options)
         self._decoder: BodyDecoder = self._spec.decoder(manifest.schema)
-        self._found = Counter(place for place, _ in self._rows(MAIN, str(manifest.prefix)))
-        self._rejected: Counter[MessagePlace] = Counter()
+        validity = list(VALIDITY) if manifest.history else []
+        self._found = Counter(
+            RowMark(*values) for values in self._rows(MAIN, str(manifest.prefix), validity)
+        )
+        self._rejected: Counter[RowMark] = Counter()
         self._wholly_rejected: set[MessagePlace] = set()
-        for place, reason in self._rows(REJECTED, "_", REASON):
-            self._rejected[place] += 1
+        for *values, reason in self._rows(REJECTED, "_", (), REASON):
+            mark = RowMark(*values)
+            self._rejected[mark] += 1
             if not is_of_row(str(reason)):
-                self._wholly_rejected.add(place)
-        self._expected: Counter[MessagePlace] = Counter()
-        self._expected_rejects: Counter[MessagePlace] = Counter()
+                self._wholly_rejected.add(mark.place)
+        self._expected: Counter[RowMark] = Counter()
+        self._expected_rejects: Counter[RowMark] = Counter()
         self._newest: dict[Any, tuple[_SourceMessage, bool]] = {}
+        self._history = ExpectedHistory()
         self._seen: set[MessagePlace] = set()
 
     def run(self, sources: Sequence[TableSource]) -> Verification:
@@ -140,29 +149,31 @@ class _TableCheck:
             )
         for message, gone in self._newest.values():
             if not gone:
-                self._expected[message.place] += 1
+                self._expected[RowMark(*message.place)] += 1
+        self._expected.update(self._history.rows())
         return self._result(unreadable)
 
     def _result(self, unreadable: Counter[tuple[str, int]]) -> Verification:
-        missing: set[MessagePlace] = set()
-        repeated: set[MessagePlace] = set()
+        missing: set[RowMark] = set()
+        repeated: set[RowMark] = set()
         unexpected = set(self._foreign(unreadable))
         for found, expected in (
             (self._found, self._expected),
             (self._rejected, self._expected_rejects),
         ):
-            missing |= {place for place, number in expected.items() if found[place] < number}
-            more = {place for place in self._seen if found[place] > expected[place]}
-            repeated |= {place for place in more if expected[place]}
-            unexpected |= {place for place in more if not expected[place]}
+            missing |= {mark for mark, number in expected.items() if found[mark] < number}
+            read = {mark: number for mark, number in found.items() if mark.place in self._seen}
+            more = {mark for mark, number in read.items() if number > expected[mark]}
+            repeated |= {mark for mark in more if expected[mark]}
+            unexpected |= {mark for mark in more if not expected[mark]}
         examples = [
-            f"{what}: queue {queue} of {broker}, offset {offset}"
-            for what, places in (
+            f"{what}: {mark}"
+            for what, marks in (
                 ("missing", missing),
                 ("repeated", repeated),
                 ("unexpected", unexpected),
             )
-            for broker, queue, offset in sorted(places, key=_order)[:_SHOWN]
+            for mark in sorted(marks, key=_order)[:_SHOWN]
         ]
         return Verification(
             table=self._publication.lake.place,
@@ -187,21 +198,22 @@ class _TableCheck:
             }
         )
 
-    def _foreign(self, unreadable: Counter[tuple[str, int]]) -> Iterator[MessagePlace]:
+    def _foreign(self, unreadable: Counter[tuple[str, int]]) -> Iterator[RowMark]:
         """Yield the places of rows and rejects that cannot be those of messages of the table.
 
         A place that the sources do not have may be that of an unreadable message of its queue, as
         long as there are no more places than such messages.
         """
         possible = unreadable.copy()
-        for place in sorted((self._found.keys() | self._rejected.keys()) - self._seen, key=_order):
+        places = {mark.place for mark in (*self._found, *self._rejected)} - self._seen
+        for place in sorted(places, key=_order):
             broker, queue_id, offset = place
             part = self._manifest.progress(broker).queues.get(queue_id)
             within = part is not None and offset is not None and part.begin <= offset < part.end
             if within and possible[broker, queue_id]:
                 possible[broker, queue_id] -= 1
             else:
-                yield place
+                yield RowMark(*place)
 
     # -- what the table should have -----------------------------------------------------------
 
@@ -210,7 +222,7 @@ class _TableCheck:
         readable = []
         for message in messages:
             if message.body is None:
-                self._expected_rejects[message.place] = 1
+                self._expected_rejects[RowMark(*message.place)] = 1
             else:
                 readable.append(message)
         if readable:
@@ -220,7 +232,7 @@ class _TableCheck:
         decoded = self._decoder.decode([message.body for message in messages])
         if any(map(self._changes_key, decoded.parts)):
             if len(messages) == 1:
-                self._expected_rejects[messages[0].place] = 1
+                self._expected_rejects[RowMark(*messages[0].place)] = 1
                 return
             half = len(messages) // 2
             self._expect_decoded(messages[:half])
@@ -240,15 +252,21 @@ class _TableCheck:
                     versions.setdefault(at, []).append((key, gone))
         for at, message in enumerate(messages):
             if message.place in self._wholly_rejected:  # also if it fits since then
-                self._expected_rejects[message.place] = 1
+                self._expected_rejects[RowMark(*message.place)] = 1
                 continue
             if rejects[at]:
-                self._expected_rejects[message.place] = rejects[at]
+                self._expected_rejects[RowMark(*message.place)] = rejects[at]
             for version, gone in versions.get(at, ()):
-                if self._manifest.key:
-                    self._compete(version, message, gone)
-                else:
-                    self._expected[message.place] += 1
+                self._expect_row(version, message, gone)
+
+    def _expect_row(self, key: Any, message: _SourceMessage, gone: bool) -> None:
+        if self._manifest.history:
+            version = HistoryVersion(message.place, message.store_ms, gone)
+            self._history.add(key, message.physical_offset, version)
+        elif self._manifest.key:
+            self._compete(key, message._replace(body=None), gone)
+        else:
+            self._expected[RowMark(*message.place)] += 1
 
     def _changes_key(self, part: TableRows) -> bool:
         """Whether rows have keys of another type, for which their messages were rejected."""
@@ -287,18 +305,26 @@ class _TableCheck:
     # -- what there is ------------------------------------------------------------------------
 
     def _rows(
-        self, table: str, prefix: str, column: str = "null"
-    ) -> Iterator[tuple[MessagePlace, Any]]:
-        """Yield the positions of all rows of a table, with the values of a column."""
+        self, table: str, prefix: str, more: Sequence[str], *columns: str
+    ) -> Iterator[tuple[Any, ...]]:
+        """Yield the positions of all rows of a table, with the values of columns, times in µs.
+
+        Args:
+            table: MAIN or REJECTED.
+            prefix: The prefix of message columns.
+            more: Other columns with the prefix.
+            columns: Columns without it.
+        """
         library: Any = import_module("deltalake")
         place = self._publication.lakes[table].place
         if not library.DeltaTable.is_deltatable(place):
             return
-        names = ", ".join(f'"{prefix}{name}"' for name in ("broker", "queue", "offset"))
+        prefixed = [f"{prefix}{name}" for name in ("broker", "queue", "offset", *more)]
+        names = ", ".join(f'"{name}"' for name in (*prefixed, *columns))
         query = library.QueryBuilder().register("t", library.DeltaTable(place))
-        for batch in query.execute(f"select {names}, {column} from t"):
-            columns = [column.to_pylist() for column in pa.record_batch(batch).columns]
-            yield from zip(zip(*columns[:3], strict=True), columns[3], strict=True)
+        for batch in query.execute(f"select {names} from t"):
+            found = [_in_us(column).to_pylist() for column in pa.record_batch(batch).columns]
+            yield from zip(*found, strict=True)
 
     def _messages(self, source: TableSource) -> Iterator[_SourceMessage]:
         """Yield the messages of a source that the table has read."""
@@ -339,9 +365,16 @@ class _TableCheck:
                     )
 
 
-def _order(place: MessagePlace) -> list[tuple[bool, Any]]:
-    """Return a key by which places are sorted, also those of rows with nulls."""
-    return [(each is not None, each) for each in place]
+def _order(values: tuple[Any, ...]) -> list[tuple[bool, Any]]:
+    """Return a key by which places and marks are sorted, also those of rows with nulls."""
+    return [(each is not None, each) for each in values]
+
+
+def _in_us(column: pa.Array) -> pa.Array:
+    """Return times as µs, and other values as they are."""
+    if not pa.types.is_timestamp(column.type):
+        return column
+    return column.cast(pa.timestamp("us", column.type.tz)).cast(pa.int64())
 
 
 def _inflated(body: bytes, flags: int) -> bytes | None:
