@@ -78,7 +78,6 @@ POSITIONAL_CALLS = {
     f"src/firetrail/pipeline/tables/{name}.py"
     for name in (
         "keyed/bucket_change",
-        "keyed/merge_task",
         "row_task",
         "runs/decoding_rounds",
         "runs/explanation",
