@@ -28,6 +28,7 @@
     │   ├── JavaTooOldError             Java is too old for Spark
     │   ├── NotSharedError              a worker does not see the driver's files
     │   ├── CheckpointError             a stream would lose rows: wrong checkpoint or writeId
+    │   ├── OutageError                 a name server or broker is away         retry later
     │   └── LakeError                   an archive or table cannot be written or read as requested
     │       └── LakeConflictError       another job has changed the lake meanwhile
     ├── ReplicationError                a replica cannot follow its master
@@ -289,6 +290,12 @@ class CheckpointError(PipelineError):
     The rows would be lost if the write were skipped as a repetition. The checkpoint of the stream
     is older than the store, was emptied or copied, or its ``writeId`` is used by another query.
     """
+
+
+class OutageError(PipelineError):
+    """A name server or broker that is needed did not become available within a limit."""
+
+    retriable = True
 
 
 class LakeError(PipelineError):

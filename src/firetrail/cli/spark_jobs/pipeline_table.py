@@ -27,8 +27,10 @@ Each run continues where the last one ended. If a run was killed, run it again: 
 the table once. The store may be in use. Messages that do not fit go, with the reason, to a second
 table whose name ends in __rejected; then the exit code is 1.
 
-A SOURCE is the folder of a broker or of a replica, or an archive. BROKER=SOURCE names the broker
-that it belongs to, which is necessary if there are several brokers, or several places for one."""
+A SOURCE is the folder of a broker or of a replica, an archive, or a quoted pattern of such folders,
+which are named after their brokers. BROKER=SOURCE names the broker that it belongs to, which is
+necessary if there are several brokers, or several places for one. namesrv=HOST:PORT reads all
+running brokers of a name server, by their names. What appears later is read by the next run."""
 EXAMPLES = """\
   firetrail pipeline table data orders --to lake/orders
   firetrail pipeline table data orders --to lake/orders --schema 'id bigint, total decimal(10,2)'
@@ -36,7 +38,9 @@ EXAMPLES = """\
   firetrail pipeline table data orders --to lake/newest --upsert id
   firetrail pipeline table data orders --to lake/versions --upsert id --history
   firetrail pipeline table data cdc --to lake/orders --decoder canal --upsert id --follow
-  firetrail pipeline table a=/archive/a a=/data/a b=/data/b orders --to lake/orders"""
+  firetrail pipeline table a=/archive/a a=/data/a b=/data/b orders --to lake/orders
+  firetrail pipeline table '/data/*' orders --to lake/orders
+  firetrail pipeline table namesrv=127.0.0.1:9876 orders --to lake/orders --follow"""
 
 
 def add(subparsers: Subparsers) -> None:
@@ -45,7 +49,10 @@ def add(subparsers: Subparsers) -> None:
         subparsers, "table", "add a topic to a Delta table", DESCRIPTION, EXAMPLES
     )
     parser.add_argument(
-        "sources", metavar="SOURCE", nargs="+", help="folder of a store, or an archive"
+        "sources",
+        metavar="SOURCE",
+        nargs="+",
+        help="folder of a store, archive, pattern of folders, or namesrv=HOST:PORT",
     )
     parser.add_argument("topic", metavar="TOPIC", help="the topic")
     parser.add_argument(
@@ -127,6 +134,7 @@ def add(subparsers: Subparsers) -> None:
         action="store_true",
         help="continue although messages were deleted before they were read",
     )
+    spark_options.add_source_options(parser)
     common.add_json(parser, "print a JSON object: what was added, or would be")
     spark_options.add_options(parser)
     parser.set_defaults(run=run)
@@ -141,6 +149,7 @@ def run(args: argparse.Namespace) -> ExitCode:
         from firetrail.pipeline.tables.runs.table_rounds import follow_table
 
         sessions.enter_context(spark_options.ending_at_sigterm())
+        sessions.enter_context(spark_options.warnings_shown())
         session = spark_options.later_session(args, sessions)
 
         def on_plan(tasks: int) -> Callable[[int], None]:
@@ -164,6 +173,7 @@ def run(args: argparse.Namespace) -> ExitCode:
             "keep_hours": args.keep,
             "strict": args.strict,
             "allow_gap": args.allow_gap,
+            "source_options": args.source_option,
             "on_plan": on_plan,
         }
         where = (args.sources, args.topic, args.to)

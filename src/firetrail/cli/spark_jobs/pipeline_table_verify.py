@@ -5,6 +5,7 @@ import json
 
 from firetrail.cli import common
 from firetrail.cli.output import counted
+from firetrail.cli.spark_jobs import spark_options
 from firetrail.cli.subcommand import ExitCode, Subparsers
 
 DESCRIPTION = """\
@@ -16,7 +17,8 @@ The exit code is 1 if something differs.
 No job may be writing the table. One position per row is held in memory."""
 EXAMPLES = """\
   firetrail pipeline table-verify data --to lake/orders
-  firetrail pipeline table-verify a=/archive/a a=/data/a --to lake/orders --json"""
+  firetrail pipeline table-verify a=/archive/a a=/data/a --to lake/orders --json
+  firetrail pipeline table-verify namesrv=127.0.0.1:9876 --to lake/orders"""
 
 
 def add(subparsers: Subparsers) -> None:
@@ -25,9 +27,13 @@ def add(subparsers: Subparsers) -> None:
         subparsers, "table-verify", "compare a table with its topic", DESCRIPTION, EXAMPLES
     )
     parser.add_argument(
-        "sources", metavar="SOURCE", nargs="+", help="folder of a store, or an archive"
+        "sources",
+        metavar="SOURCE",
+        nargs="+",
+        help="folder of a store, archive, pattern of folders, or namesrv=HOST:PORT",
     )
     parser.add_argument("--to", metavar="LAKE/NAME", required=True, help="folder of the table")
+    spark_options.add_source_options(parser)
     common.add_json(parser, "print a JSON object")
     parser.set_defaults(run=run)
 
@@ -36,7 +42,8 @@ def run(args: argparse.Namespace) -> ExitCode:
     """Compare, and print what differs."""
     from firetrail.pipeline.tables.runs.verification import verify_table
 
-    found = verify_table(args.sources, args.to)
+    with spark_options.warnings_shown():
+        found = verify_table(args.sources, args.to, source_options=args.source_option)
     if args.json:
         print(json.dumps(found._asdict() | {"ok": found.ok}))
         return ExitCode.OK if found.ok else ExitCode.PROBLEMS

@@ -22,6 +22,7 @@ from firetrail.cli.output import Progress, counted, say
 from firetrail.cli.subcommand import ExitCode, Subparsers
 from firetrail.errors import StoreError
 from firetrail.format.names import name_server
+from firetrail.pace.reminders import Reminders
 from firetrail.store.root.folder import check_is_store
 from firetrail.system import SYSTEM
 
@@ -46,8 +47,8 @@ def check_store(store: str, *, brokers: bool = False) -> None:
     if name_server(store) is not None:
         if not brokers:
             raise StoreError(
-                f"{store}: this job needs the files of a store; only 'sql', the target of 'replay' "
-                "and Firetrail's Spark data source support brokers"
+                f"{store}: this job needs the files of a store; only 'sql', 'table', the target of "
+                "'replay' and Firetrail's Spark data source support brokers"
             )
     elif "://" not in store:
         check_is_store(SYSTEM, Path(store))
@@ -80,6 +81,43 @@ def add_mode(parser: argparse.ArgumentParser) -> None:
         default="failfast",
         help="fail at a damaged record, or skip it (default: %(default)s)",
     )
+
+
+def add_source_options(parser: argparse.ArgumentParser) -> None:
+    """Add the option for name servers as sources of a table."""
+    parser.add_argument(
+        "--source-option",
+        metavar="KEY=VALUE",
+        action=common.KeyValues,
+        default={},
+        help="option of the Spark source for name servers: credentialsFile, group or "
+        "retryTimeoutMs; may be repeated",
+    )
+
+
+@contextmanager
+def warnings_shown() -> Iterator[None]:
+    """Show what the pipeline warns of, such as that it waits for a broker; not each repetition."""
+    logger = logging.getLogger("firetrail.pipeline")
+    handler = _Remarks(logging.WARNING)
+    logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+
+
+class _Remarks(logging.Handler):
+    """Prints each text once, and then at growing intervals."""
+
+    def __init__(self, level: int) -> None:
+        super().__init__(level)
+        self._reminders = Reminders(SYSTEM.clock.monotonic)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        text = record.getMessage()
+        if self._reminders.is_due(text):
+            say(text)
 
 
 def _setting(text: str) -> str:

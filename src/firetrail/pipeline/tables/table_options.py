@@ -39,6 +39,7 @@ class TableOptions:
     strict: bool = False
     allow_gap: bool = False
     split_bytes: int | None = None
+    source_options: Mapping[str, str] | None = None
     on_plan: OnPlan = lambda tasks: None
 
     def fixed(self, known: Mapping[str, Any] | None, source_table: str = "") -> dict[str, Any]:

@@ -115,10 +115,14 @@ def measured(cluster: Cluster, parts: Sequence[BrokerPart]) -> list[BrokerPart]:
 
 
 def split_parts(
-    parts: Sequence[BrokerPart], options: ReadOptions, wanted: RowSelection
+    parts: Sequence[BrokerPart],
+    options: ReadOptions,
+    wanted: RowSelection,
+    split_bytes: int | None = None,
 ) -> list[WireSplit]:
-    """Distribute parts over tasks."""
-    count = split_count(sum(part.size for part in parts), at_least=options.min_partitions)
+    """Distribute parts over tasks, with about ``split_bytes`` each if that is given."""
+    size = sum(part.size for part in parts)
+    count = split_count(size, split_bytes, options.min_partitions)
     splits = []
     for share in share_out([(part.begin, part.end, part.size) for part in parts], count):
         ranges = []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from operator import attrgetter
+from types import MappingProxyType
 from typing import NamedTuple, Self, TypeVar
 
 from firetrail.client.administration.admin import Admin
@@ -26,6 +27,7 @@ from firetrail.remoting.wire.codes import ResponseCode
 
 REQUESTS_MAX = 64
 """Limit for concurrent requests."""
+NO_ENDS: Mapping[MessageQueue, int] = MappingProxyType({})
 SAMPLE = 32
 """Messages whose sizes are used to estimate the size of a queue's others."""
 
@@ -160,12 +162,30 @@ class Cluster:
                 raise
             LOGGER.warning("%s", error)
 
-    def ends(self, queues: Iterable[MessageQueue]) -> list[OffsetRange]:
-        """Return the current first and end offsets of queues."""
+    def masters(self) -> set[str]:
+        """Return the names of the brokers that are registered as masters."""
+        return set(self._loop.run(self._retry.ask(self._admin.masters, "listing the brokers")))
+
+    def ends(
+        self, queues: Iterable[MessageQueue], reach: Mapping[MessageQueue, int] = NO_ENDS
+    ) -> list[OffsetRange]:
+        """Return the current first and end offsets of queues.
+
+        Args:
+            queues: The queues.
+            reach: Ends that queues must reach, for which this waits. Default: none.
+        """
 
         async def ask(queue: MessageQueue) -> OffsetRange:
             low = max(await self._admin.offsets.lowest(queue), 0)
-            return OffsetRange(queue, low, max(await self._admin.offsets.end(queue), low))
+            found = OffsetRange(queue, low, max(await self._admin.offsets.end(queue), low))
+            if found.high < reach.get(queue, 0):
+                remark = (
+                    f"queue {found.name} ends at {found.high}, but was read up to {reach[queue]}: "
+                    "the broker may show the rest when its replicas have confirmed it"
+                )
+                raise RequestError(ResponseCode.SERVICE_NOT_AVAILABLE, remark)
+            return found
 
         return self._each(queues, ask, lambda queue: queue)
 

@@ -48,6 +48,8 @@ HELD_BYTES = 64 << 20
 """Limit for answers that wait for their turn; only the next one in turn may exceed it."""
 BATCH_BYTES = 4 << 20
 """A batch is emitted once it has at least this many bytes of records."""
+SKIP_LOST = "read with failOnDataLoss=false to skip them"
+"""The last part of the remedy for messages that are lost."""
 _REMOVED = "MESSAGE_WAS_REMOVING"
 
 
@@ -58,18 +60,19 @@ def read_wire(
     permissive: bool = False,
     decompress: bool = False,
     allow_loss: bool = False,
+    skip_lost: str = SKIP_LOST,
 ) -> Iterator[pa.RecordBatch]:
     """Yield the messages of a split, range by range, each range in order.
 
     Every record is verified completely. A damaged one, and one that a broker left out, raises
     StoreDamagedError; ``permissive`` skips records with a wrong checksum, and those left out.
     Bodies are decompressed if ``decompress``. Messages that were deleted, or that a topic lacks by
-    its nature, raise DataLostError unless ``allow_loss``.
+    its nature, raise DataLostError unless ``allow_loss``; ``skip_lost`` says how to skip them.
     """
     builder = BatchBuilder(fields(columns), decompress=decompress, lenient=permissive)
     decoder = _Decoder(builder, permissive)
     with Loop() as loop:
-        fetcher = Fetcher(split, allow_loss, permissive)
+        fetcher = Fetcher(split, allow_loss, permissive, skip_lost)
         loop.run(fetcher.open())
         try:
             for part in split.ranges:
@@ -78,16 +81,16 @@ def read_wire(
                     yield from decoder.batches(part, records, selector)
                 seen = selector.picker.seen(0)
                 if not (allow_loss or permissive or split.wanted.tags) and seen < part.range.count:
-                    _report(part, f"{part.range.count - seen} of these offsets have no message")
+                    missing = f"{part.range.count - seen} of these offsets have no message"
+                    raise _lost(part, missing, skip_lost)
         finally:
             loop.run(fetcher.close())
 
 
-def _report(part: BrokerRange, detail: str) -> None:
-    raise DataLostError(
+def _lost(part: BrokerRange, detail: str, skip_lost: str) -> DataLostError:
+    return DataLostError(
         f"queue {part}: {part.range.begin} up to {part.range.end} are to be read, but {detail}; "
-        "retention deleted messages during the read, or the broker lost some; read with "
-        "failOnDataLoss=false to skip them"
+        f"retention deleted messages during the read, or the broker lost some; {skip_lost}"
     )
 
 
@@ -101,7 +104,9 @@ class _Slice(NamedTuple):
 class Fetcher:
     """Fetches the ranges of a split in slices, ahead of their use."""
 
-    def __init__(self, split: WireSplit, allow_loss: bool, permissive: bool) -> None:
+    def __init__(
+        self, split: WireSplit, allow_loss: bool, permissive: bool, skip_lost: str = SKIP_LOST
+    ) -> None:
         access = access_in(split.access_file)
         self._session = Session(split.namesrv, access=access)
         self._puller = PullClient(self._session, split.group)
@@ -109,6 +114,7 @@ class Fetcher:
         self._tags = " || ".join(split.wanted.tags) or ALL_TAGS
         self._step = SLICE_FILTERED if split.wanted.tags else SLICE
         self._allow_loss = allow_loss
+        self._skip_lost = skip_lost
         self._allow_gaps = permissive or bool(split.wanted.tags)
         self._sparse: dict[str, bool] = {}  # by topic, if an answer had a gap
         self._todo = iter(self._slices(split.ranges))
@@ -177,7 +183,8 @@ class Fetcher:
             if _is_lost(answer, at):
                 if not self._allow_loss:
                     low, high = answer.min_offset, answer.max_offset
-                    _report(part, f"offset {at} does not exist: the queue has {low} up to {high}")
+                    detail = f"offset {at} does not exist: the queue has {low} up to {high}"
+                    raise _lost(part, detail, self._skip_lost)
                 if answer.next_offset <= at:
                     break
             elif missing and not self._allow_gaps and not await self._is_sparse(queue):

@@ -16,7 +16,7 @@ from typing import TypeVar
 
 from firetrail.client.administration.admin import Admin
 from firetrail.client.cluster.backoff import pauses
-from firetrail.errors import FiretrailError, PipelineError, RequestError
+from firetrail.errors import FiretrailError, OutageError, PipelineError, RequestError
 from firetrail.pipeline.options import RETRY_MS
 from firetrail.remoting.connections.access import Access
 from firetrail.remoting.connections.remoting_client import RemotingClient
@@ -66,8 +66,9 @@ class RequestRetry:
         """Send a request, with retries, and return the answer.
 
         ``what`` describes the request in errors. ``is_known`` says that the topic existed before,
-        so that a missing route means that its broker is unavailable. Raise PipelineError with the
-        cause when the limit is reached or a retry cannot help; a broker's refusal is raised itself.
+        so that a missing route means that its broker is unavailable. Raise OutageError with the
+        cause when the limit is reached, and PipelineError if a retry cannot help; a broker's
+        refusal is raised itself.
         """
         clock = asyncio.get_running_loop().time
         begun, attempts = clock(), 0
@@ -90,7 +91,8 @@ class RequestRetry:
                 _log.warning("%s; retrying for up to %g s", where, self._limit_s)
             await asyncio.sleep(min(next(backoff), max(self._limit_s - elapsed, 0)))
         cause = await self._cause(topic, broker)
-        raise PipelineError(
+        kind = PipelineError if _is_unknown_topic(last) and not is_known else OutageError
+        raise kind(
             f"namesrv={self._namesrv}: {what} failed: {cause or 'see the last error'}; gave up "
             f"after {attempts} attempts in {elapsed:.1f} s ({self._limited_by}); last error: "
             f"{_text(last)}"
@@ -104,7 +106,7 @@ class RequestRetry:
         return elapsed < UNKNOWN_TOPIC_S or not await self._any_broker()
 
     async def reach(self) -> None:
-        """Wait until a name server answers; raise PipelineError when the limit is reached."""
+        """Wait until a name server answers; raise OutageError when the limit is reached."""
 
         async def ask() -> None:
             async with Admin(self._namesrv, access=self._access) as admin:

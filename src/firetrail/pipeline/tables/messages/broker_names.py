@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from firetrail.errors import ConfigError
-from firetrail.pipeline.tables.messages.broker_progress import BrokerProgress
-from firetrail.pipeline.tables.messages.table_sources import SourcePlan, TableSource, has_message
+from firetrail.pipeline.tables.messages.broker_progress import BrokerProgress, NewestMessage
+from firetrail.pipeline.tables.messages.table_sources import SourcePlan, TableSource
+
+HasMessage = Callable[[TableSource, str, NewestMessage], bool]
+"""Whether a source has the newest message that a table has of a broker, in its place."""
 
 
 def named_sources(sources: Sequence[TableSource], known: Sequence[str]) -> list[TableSource]:
@@ -43,6 +46,7 @@ def check_different_logs(
     topic: str,
     before: Mapping[str, BrokerProgress],
     after: Mapping[str, BrokerProgress],
+    has_message: HasMessage,
 ) -> None:
     """Raise ConfigError if a broker that is new in the table is another one under a second name.
 
@@ -51,6 +55,7 @@ def check_different_logs(
         topic: The topic.
         before: The progress of each broker of the table before the run.
         after: The progress of the brokers of the run after it.
+        has_message: Asks a source for a message of the topic.
     """
     for source in [plan.source for plan in plans]:
         for name, progress in {**before, **after}.items():
@@ -61,7 +66,7 @@ def check_different_logs(
                 kept = source.broker if source.broker in before else name
                 raise ConfigError(
                     "source",
-                    source.place,
+                    str(source),
                     f"the brokers {name} and {source.broker} have the same log, and each row would "
                     f"be there twice; give both places one name, as {kept}={source.place}",
                 )

@@ -1,8 +1,8 @@
-"""The sources of a table: the files of brokers and of their replicas, and archives.
+"""The sources of a table, and those among them that are files: stores, replicas and archives.
 
-A source is planned in the driver, which returns parts that tasks read. Both kinds of source return
+A source is planned in the driver, which returns parts that tasks read. All kinds of sources return
 the same columns, and give each message its queue, its offset there and its physical offset. So a
-table can begin with an archive and continue with the files of the broker.
+table can begin with an archive and continue with the files of the broker, or with the broker.
 """
 
 from __future__ import annotations
@@ -36,7 +36,6 @@ from firetrail.pipeline.tables.messages.broker_progress import (
     content_digest,
 )
 from firetrail.store.inspect.view import StoreState, StoreView
-from firetrail.store.queues.consume_queue import ConsumeQueue
 from firetrail.store.root.folder import check_is_store
 from firetrail.system import SYSTEM
 from firetrail.text import did_you_mean
@@ -57,7 +56,12 @@ class TableSource(NamedTuple):
     broker: str
     """Its name in the table; empty if the user named none."""
     place: str
-    """The folder of a store, or the folder or URL of an archive."""
+    """The folder of a store, the folder or URL of an archive, or ``namesrv=HOST:PORT``."""
+    member: str = ""
+    """The name that a running broker has at its name server."""
+
+    def __str__(self) -> str:
+        return f"{self.place}, {self.member}" if self.member else self.place
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +73,7 @@ class StoreMessages:
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Yield the messages, with decompressed bodies."""
-        return map(_inflated, read_split(self.split, COLUMNS))
+        return map(inflated_rows, read_split(self.split, COLUMNS))
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +109,7 @@ class ArchiveMessages:
                 fragment_readahead=1,
             ):
                 if batch.num_rows:
-                    yield _inflated(batch)
+                    yield inflated_rows(batch)
 
 
 class SourcePart(Protocol):
@@ -146,39 +150,33 @@ def parse_source(text: str) -> TableSource:
     """Return the source that a text ``PLACE`` or ``BROKER=PLACE`` names.
 
     Raises:
-        ConfigError: The text names no place, or brokers instead of files.
+        ConfigError: The text names no place.
     """
-    if name_server(text) is not None:
-        raise ConfigError(
-            "source",
-            text,
-            "a table is made from files: name the folder of a broker, of a replica, or an archive",
-        )
     broker, equals, place = text.partition("=")
-    if not equals or "/" in broker or not broker:
+    if not equals or "/" in broker or not broker or name_server(text) is not None:
         broker, place = "", text
-    if not place:
+    if not place or name_server(place) == "":
         raise ConfigError("source", text, "must be PLACE or BROKER=PLACE")
+    if name_server(place) is not None:
+        return TableSource(broker, place)
     place = local_place(place)
     return TableSource(broker, place if "://" in place else str(Path(place).absolute()))
 
 
-def check_exists(text: str) -> TableSource:
-    """Parse a source; raise an error unless it is a store or an archive.
+def check_exists(source: TableSource) -> None:
+    """Raise an error unless a source is a store or an archive.
 
     Raises:
         NotAStoreError: The folder is neither a store nor an archive.
         LakeError: There is no archive at the URL.
     """
-    source = parse_source(text)
     if is_archive(source.place):
         Lake(source.place).require_manifest()
     else:
         check_is_store(SYSTEM, Path(source.place))
-    return source
 
 
-def plan_source(
+def plan_files(
     source: TableSource,
     topic: str,
     known: BrokerProgress,
@@ -186,7 +184,7 @@ def plan_source(
     split_bytes: int | None,
     allow_gap: bool,
 ) -> SourcePlan:
-    """Return the parts of a source with the messages that a table does not have.
+    """Return the parts of a store or an archive with the messages that a table does not have.
 
     Raises:
         LakeError: The source is not the one that the table was made from.
@@ -220,7 +218,11 @@ def _plan_store(
         ranges: dict[int, tuple[int, int]] = {}
         for key in view.queues.pairs():
             with closing(view.open_queue(*key)) as queue:
-                begin, stop = _new_range(view, source, queue, known, end, allow_gap)
+                low, high = queue_ends(view, queue)
+                begin = first_offset(
+                    source, (topic, queue.queue_id), (low, high), known, allow_gap=allow_gap
+                )
+                stop = max(first_at_or_after(queue, begin, high, end), begin)
                 if begin < stop:
                     ranges[queue.queue_id] = begin, stop
                     parts.append(look_at(queue, begin, stop))
@@ -235,10 +237,7 @@ def _plan_store(
 def _check_topic(view: StoreView, source: TableSource, topic: str, known: BrokerProgress) -> None:
     missing = [queue_id for queue_id in known.queues if (topic, queue_id) not in view.tails]
     if missing and any(known.queues[queue_id].end for queue_id in missing):
-        raise LakeError(
-            f"{source.place}: has no queue {missing[0]} of {topic}, from which the table has "
-            f"messages; {_OTHER_LOG}"
-        )
+        raise no_queue(source, topic, missing[0])
     topics = known_topics(view)
     if topic not in topics:
         existing = ", ".join(topics) or "none"
@@ -248,38 +247,57 @@ def _check_topic(view: StoreView, source: TableSource, topic: str, known: Broker
         )
 
 
-_OTHER_LOG = (
-    "the store is a replica that lags, or its log was replaced; use the store that the table was "
-    "made from, or begin a new table"
+_REPLACED = (
+    "it is a replica that lags, or its log or its topic was replaced; use the source that the "
+    "table was made from, or begin a new table"
 )
 
 
-def _new_range(
-    view: StoreView,
+def no_queue(source: TableSource, topic: str, queue_id: int) -> LakeError:
+    """Return the error for a source without a queue from which a table has messages."""
+    return LakeError(
+        f"{source}: has no queue {queue_id} of {topic}, from which the table has messages; "
+        f"{_REPLACED}"
+    )
+
+
+def first_offset(
     source: TableSource,
-    queue: ConsumeQueue,
+    queue: tuple[str, int],
+    ends: tuple[int, int],
     known: BrokerProgress,
-    end: int,
+    *,
     allow_gap: bool,
-) -> tuple[int, int]:
-    """Return the offsets of a queue that the table does not have."""
-    low, high = queue_ends(view, queue)
-    if queue.queue_id not in known.queues:
-        return low, first_at_or_after(queue, low, high, end)
-    begin = known.queues[queue.queue_id].end
+) -> int:
+    """Return the offset of the first message of a queue that a table does not have.
+
+    Args:
+        source: The source.
+        queue: The topic and the number of the queue.
+        ends: The first and the end offset of the queue.
+        known: What the table has of the broker.
+        allow_gap: Whether messages may have been deleted before they were read.
+
+    Raises:
+        LakeError: The table has more of the queue than there is.
+        DataLostError: Messages were deleted before they were read, unless ``allow_gap``.
+    """
+    (topic, queue_id), (low, high) = queue, ends
+    if queue_id not in known.queues:
+        return low
+    begin = known.queues[queue_id].end
     if begin > high:
         raise LakeError(
-            f"{source.place}: queue {queue.queue_id} of {queue.topic} ends at offset {high}, but "
-            f"the table has its messages up to {begin}; {_OTHER_LOG}"
+            f"{source}: queue {queue_id} of {topic} ends at offset {high}, but the table has its "
+            f"messages up to {begin}; {_REPLACED}"
         )
     if begin < low and not allow_gap:
         raise DataLostError(
-            f"{source.place}: queue {queue.queue_id} of {queue.topic} begins at offset {low}, but "
-            f"the table has its messages only up to {begin}: those in between were deleted before "
-            "they were read; read them from an archive or a replica, or continue with --allow-gap"
+            f"{source}: queue {queue_id} of {topic} begins at offset {low}, but the table has its "
+            f"messages only up to {begin}: those in between were deleted before they were read; "
+            "read them from an archive or a replica, or continue with --allow-gap"
         )
-    begin = max(begin, low)
-    return begin, max(first_at_or_after(queue, begin, high, end), begin)
+    return max(begin, low)
 
 
 def _check_same_log(
@@ -287,7 +305,7 @@ def _check_same_log(
 ) -> None:
     """Raise LakeError if the newest message of the table is another one in the store."""
     if anchor is not None and _is_stored(view, topic, anchor) is False:
-        raise _other_log(source, anchor)
+        raise other_log(source, anchor)
 
 
 def _is_stored(view: StoreView, topic: str, anchor: NewestMessage) -> bool | None:
@@ -304,11 +322,14 @@ def _is_stored(view: StoreView, topic: str, anchor: NewestMessage) -> bool | Non
         split = OffsetSplit(
             str(view.root), (anchor.physical_offset,), fingerprint=whole_fingerprint(view)
         )
-        found = next(map(_inflated, read_split(split, COLUMNS)), None)
-    return found is not None and _is_anchor(found.slice(0, 1), anchor)
+        found = next(map(inflated_rows, read_split(split, COLUMNS)), None)
+    return found is not None and is_newest(found.slice(0, 1), anchor)
 
 
-def _is_anchor(row: pa.RecordBatch, anchor: NewestMessage) -> bool:
+def is_newest(row: pa.RecordBatch, anchor: NewestMessage) -> bool:
+    """Whether a message is the newest one that a table has of a broker."""
+    if row.column("physical_offset")[0].as_py() != anchor.physical_offset:
+        return False
     stored = row.column("store_time").cast(pa.int64())[0].as_py() or 0
     found = row.column("msg_id")[0].as_py() or "", stored // 1000
     if found != (anchor.msg_id, anchor.store_ms):
@@ -317,9 +338,10 @@ def _is_anchor(row: pa.RecordBatch, anchor: NewestMessage) -> bool:
     return not (digest and anchor.digest) or digest == anchor.digest
 
 
-def _other_log(source: TableSource, anchor: NewestMessage) -> LakeError:
+def other_log(source: TableSource, anchor: NewestMessage) -> LakeError:
+    """Return the error for a source with another message in the place of the table's newest one."""
     return LakeError(
-        f"{source.place}: is not the log that the table was made from: the message at "
+        f"{source}: is not the log that the table was made from: the message at "
         f"{anchor.physical_offset} is not {anchor.msg_id}; use the store that the table was made "
         "from, or begin a new table"
     )
@@ -364,7 +386,7 @@ def _check_same_archive(
     if anchor is None or _is_archived(lake, topic, anchor):
         return
     if _covers(lake, anchor.physical_offset):
-        raise _other_log(source, anchor)
+        raise other_log(source, anchor)
 
 
 def _is_archived(lake: Lake, topic: str, anchor: NewestMessage) -> bool:
@@ -382,13 +404,21 @@ def _is_archived(lake: Lake, topic: str, anchor: NewestMessage) -> bool:
             filter=(pc.field("physical_offset") == anchor.physical_offset)
             & ((pc.field("topic") == topic) if with_column else pc.scalar(True)),
         )
-        if found.num_rows and _is_anchor(_inflated(found.to_batches()[0].slice(0, 1)), anchor):
+        if found.num_rows and is_newest(inflated_rows(found.to_batches()[0].slice(0, 1)), anchor):
             return True
     return False
 
 
-def has_message(source: TableSource, topic: str, anchor: NewestMessage) -> bool:
-    """Whether a source has the newest message that a table has of a broker, in its place."""
+def has_topic(source: TableSource, topic: str) -> bool:
+    """Whether a store or an archive has a topic."""
+    if is_archive(source.place):
+        return bool(_files_of(Lake(source.place).require_manifest(), topic))
+    with StoreView.open(source.place, topics={topic}) as view:
+        return topic in known_topics(view)
+
+
+def files_have(source: TableSource, topic: str, anchor: NewestMessage) -> bool:
+    """Whether a store or an archive has the newest message of a broker in a table, in its place."""
     if is_archive(source.place):
         return _is_archived(Lake(source.place), topic, anchor)
     with StoreView.open(source.place, topics={topic}) as view:
@@ -408,7 +438,7 @@ def _covers(lake: Lake, physical_offset: int) -> bool:
 # -- bodies -----------------------------------------------------------------------------------
 
 
-def _inflated(batch: pa.RecordBatch) -> pa.RecordBatch:
+def inflated_rows(batch: pa.RecordBatch) -> pa.RecordBatch:
     """Return a batch with decompressed bodies.
 
     Those that cannot be decompressed stay as they are, and keep their flag of compression.

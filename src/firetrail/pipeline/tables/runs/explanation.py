@@ -99,16 +99,17 @@ def explain_table(
     before = manifest = job.first_manifest(found, topic)
     base = None if before.schema == EMPTY else before.schema
     stages = []
-    for sources in job.stages(manifest):
-        stage = job.decode(manifest, sources, base)
-        stages.append(stage)
-        base = base or stage.base
-        manifest = replace(
-            manifest,
-            schema=stage.schema,
-            brokers={**manifest.brokers, **stage.brokers},
-            source_table=stage.source_table,
-        )
+    with job.sources:
+        for sources in job.stages(manifest):
+            stage = job.decode(manifest, sources, base)
+            stages.append(stage)
+            base = base or stage.base
+            manifest = replace(
+                manifest,
+                schema=stage.schema,
+                brokers={**manifest.brokers, **stage.brokers},
+                source_table=stage.source_table,
+            )
     return _explained(job.publication.lake.place, found is None, before, manifest, stages, files)
 
 

@@ -24,7 +24,7 @@ def progress_after(
         PipelineError: Not everything was read.
         DataLostError: Messages are missing, and ``allow_gap`` is not set.
     """
-    place, own = plan.source.place, [r for r in results if r.broker == plan.source.broker]
+    place, own = str(plan.source), [r for r in results if r.broker == plan.source.broker]
     anchor = max(
         (result.anchor for result in own if result.anchor is not None),
         key=lambda found: found.physical_offset,

@@ -35,17 +35,12 @@ from firetrail.pipeline.tables.keyed.bucket_change import (
     changes_types,
 )
 from firetrail.pipeline.tables.keyed.bucket_content import MergeResult
-from firetrail.pipeline.tables.messages.broker_names import (
-    check_different_logs,
-    named_sources,
-    stages_of,
-)
+from firetrail.pipeline.tables.messages.broker_names import check_different_logs, stages_of
 from firetrail.pipeline.tables.messages.broker_progress import BrokerProgress
+from firetrail.pipeline.tables.messages.open_sources import OpenSources
 from firetrail.pipeline.tables.messages.table_sources import (
     SourcePlan,
     TableSource,
-    check_exists,
-    plan_source,
     source_list,
 )
 from firetrail.pipeline.tables.row_task import TaskResult
@@ -82,6 +77,7 @@ def table(
     strict: bool = False,
     allow_gap: bool = False,
     split_bytes: int | None = None,
+    source_options: Mapping[str, str] | None = None,
     on_plan: OnPlan = lambda tasks: None,
 ) -> TableResult:
     """Add the messages of a topic that a Delta table does not have yet.
@@ -93,8 +89,10 @@ def table(
     Args:
         spark: The session to run on, or a function that returns one. A run with little to do does
             not use it.
-        source: Folder of a store or of a replica, folder or URL of an archive, or several of these.
-            ``"BROKER=PLACE"`` names the broker; by default that is the name of the folder.
+        source: Folder of a store or of a replica, folder or URL of an archive, a pattern of such
+            folders, ``"namesrv=HOST:PORT"`` for all running brokers of a name server, or several
+            of these. ``"BROKER=PLACE"`` names the broker; by default that is the name of the
+            folder, and the one at the name server.
         topic: The topic.
         to: Folder of the table.
         decoder: Format of the bodies. None, the default, is that of the table, and ``"json"`` for
@@ -119,6 +117,8 @@ def table(
         strict: Raise an error, and add nothing, if a message does not fit. Default: False.
         allow_gap: Continue although messages were deleted before they were read. Default: False.
         split_bytes: Bytes of log per task; by default a size that keeps all processors busy.
+        source_options: Options of the Spark source for name servers: ``credentialsFile``,
+            ``group`` and ``retryTimeoutMs``. Default: none.
         on_plan: Called with the number of tasks; may return a function, which is then called with
             the number of completed tasks.
 
@@ -131,7 +131,8 @@ def table(
         DataLostError: Messages were deleted before they were read, and ``allow_gap`` is not set.
         PipelineError: A message does not fit, and ``strict`` is set.
         StoreDamagedError: A source has a damaged message.
-        NotAStoreError: A source is neither a store nor an archive.
+        NotAStoreError: A source is neither a store nor an archive, or a pattern matches none.
+        OutageError: A name server or broker does not become available.
         ConfigError: An option or the folder is wrong, or the option is not that of the table.
         MissingExtraError: The extra ``delta`` is not installed.
     """
@@ -148,6 +149,7 @@ def table(
         strict=strict,
         allow_gap=allow_gap,
         split_bytes=split_bytes,
+        source_options=source_options,
         on_plan=on_plan,
     )
     return TableJob(spark, source_list(source), to, options).run(topic)
@@ -182,7 +184,7 @@ class TableJob:
     ) -> None:
         self._dry = dry
         self._new_options = False
-        self._sources = [check_exists(str(source)) for source in sources]
+        self.sources = OpenSources(sources, options.source_options)
         self._options = options
         self.publication = Publication(str(to))
         self.token = uuid.uuid4().hex[:12]
@@ -198,7 +200,7 @@ class TableJob:
     def run(self, topic: str) -> TableResult:
         """Append what is new of a topic in all sources."""
         self.publication.check_folder()
-        with self.publication.lake.locked(LOCK, self.token):
+        with self.publication.lake.locked(LOCK, self.token), self.sources:
             manifest = self.first_manifest(self.publication.settle(), topic)
             total: TableResult | None = None
             for stage in self.stages(manifest):
@@ -209,7 +211,7 @@ class TableJob:
 
     def stages(self, manifest: TableManifest) -> Iterator[list[TableSource]]:
         """Return the sources, in groups that are read one after another."""
-        return stages_of(named_sources(self._sources, list(manifest.brokers)))
+        return stages_of(self.sources.found(manifest.topic, manifest.brokers))
 
     def first_manifest(self, found: TableManifest | None, topic: str) -> TableManifest:
         """Return the manifest of the table, or a new one while the table has had no messages.
@@ -247,7 +249,7 @@ class TableJob:
         """
         topic = manifest.topic
         plans = [
-            plan_source(
+            self.sources.plan(
                 source,
                 topic,
                 manifest.progress(source.broker),
@@ -270,7 +272,7 @@ class TableJob:
             for plan in plans
             for name in [plan.source.broker]
         }
-        check_different_logs(plans, topic, manifest.brokers, brokers)
+        check_different_logs(plans, topic, manifest.brokers, brokers, self.sources.has_message)
         table = self.source_table(manifest, results)
         return DecodedStage(plans, results, schema, brokers, table, inline, base)
 

@@ -1,4 +1,8 @@
-"""Rounds of the table job, one after another, which keep a table close to its topic."""
+"""Rounds of the table job, one after another, which keep a table close to its topic.
+
+Brokers and name servers may be away for a while. After the first round, which shows that the
+sources are right, the rounds wait for them as long as it takes.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from firetrail.errors import OutageError
+from firetrail.pipeline.logger import LOGGER
 from firetrail.pipeline.tables.runs.table_job import table
 from firetrail.pipeline.tables.runs.table_result import TableResult
 from firetrail.pipeline.tables.runs.task_runner import SparkProvider
@@ -40,15 +46,26 @@ def follow_table(
         rounds: Stop after this many rounds; None, the default, continues until interrupted.
         on_round: Called with the result of each round that read messages.
         **options: Arguments of :func:`~firetrail.pipeline.table`.
+
+    Raises:
+        FiretrailError: As a run does, also OutageError in the first round.
     """
     number = 0
+    is_reached = False
     while rounds is None or number < rounds:
         begun = SYSTEM.clock.monotonic()
-        done = table(spark, source, topic, to, **options)
-        if done.messages or done.lost:
-            on_round(done)
         number += 1
-        if every_s is None:
-            every_s = KEYED_EVERY_S if done.key else EVERY_S
-        if number != rounds:
+        try:
+            done = table(spark, source, topic, to, **options)
+        except OutageError as error:
+            if not is_reached:
+                raise
+            LOGGER.warning("%s; trying again", error)
+        else:
+            is_reached = True
+            if done.messages or done.lost:
+                on_round(done)
+            if every_s is None:
+                every_s = KEYED_EVERY_S if done.key else EVERY_S
+        if number != rounds and every_s:
             SYSTEM.clock.sleep_ms(round(1000 * max(begun + every_s - SYSTEM.clock.monotonic(), 0)))

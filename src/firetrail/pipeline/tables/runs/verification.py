@@ -1,14 +1,14 @@
 """A check of a table against its sources, with code that the job which writes tables does not use.
 
-Messages are read one by one, as brokers serve them, or from the dataset of an archive; rows are
-read by DataFusion. Only the decoder is the same, and the reading of keys from text. Memory is
-needed for one position per row.
+Messages are read one by one, as brokers serve them, from a running broker by the client, or from
+the dataset of an archive; rows are read by DataFusion. Only the decoder is the same, and the
+reading of keys from text. Memory is needed for one position per row.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
@@ -16,6 +16,8 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
+from firetrail.client.consumers.pull_consumer import PullConsumer
+from firetrail.client.messages.received_message import Received
 from firetrail.errors import ConfigError, DataLostError, FormatError
 from firetrail.format.compression import inflated
 from firetrail.format.layout import COMPRESSED, takes_queue_offset
@@ -26,11 +28,10 @@ from firetrail.pipeline.tables.files.delta_writer import names_table
 from firetrail.pipeline.tables.files.table_columns import REASON, VALIDITY
 from firetrail.pipeline.tables.files.table_manifest import MAIN, REJECTED, TableManifest
 from firetrail.pipeline.tables.keyed.keyed_rows import key_value
-from firetrail.pipeline.tables.messages.broker_names import named_sources
+from firetrail.pipeline.tables.messages.open_sources import OpenSources
 from firetrail.pipeline.tables.messages.reject_reasons import is_of_row
 from firetrail.pipeline.tables.messages.table_sources import (
     TableSource,
-    check_exists,
     is_archive,
     source_list,
 )
@@ -42,10 +43,14 @@ from firetrail.pipeline.tables.runs.expected_history import (
 )
 from firetrail.pipeline.tables.runs.publication import Publication
 from firetrail.pipeline.tables.table_options import decoder_spec
+from firetrail.pipeline.wire.broker_access_file import access_in
+from firetrail.pipeline.wire.loop import Loop
 from firetrail.store.inspect.view import StoreView
 
 _BATCH = 1000
 _SHOWN = 10
+_WAIT_S = 10.0
+"""The time that a pull waits for a broker that cannot be reached."""
 
 
 class Verification(NamedTuple):
@@ -77,13 +82,19 @@ class _SourceMessage(NamedTuple):
 
 
 @names_table
-def verify_table(source: str | Path | Sequence[str | Path], to: str | Path) -> Verification:
+def verify_table(
+    source: str | Path | Sequence[str | Path],
+    to: str | Path,
+    *,
+    source_options: Mapping[str, str] | None = None,
+) -> Verification:
     """Compare a table with the messages of its topic.
 
     Args:
         source: The sources, as for :func:`~firetrail.pipeline.table`. Messages that several of them
             have are compared once.
         to: Folder of the table, which no job may be writing.
+        source_options: As for :func:`~firetrail.pipeline.table`. Default: none.
 
     Returns:
         The numbers of messages and rows, and what differs.
@@ -92,22 +103,25 @@ def verify_table(source: str | Path | Sequence[str | Path], to: str | Path) -> V
         LakeError: The folder has no table, or a run was killed and has to be completed first.
         ConfigError: The table has no message columns.
         DataLostError: The table has a key, and the sources lack messages.
+        OutageError: A name server or broker does not become available.
     """
     publication = Publication(str(to))
     manifest = publication.require_manifest()
     if manifest.prefix is None:
         raise ConfigError("message_columns", False, "without them, rows cannot be compared")
     publication.check_settled(manifest)
-    sources = named_sources(
-        [check_exists(each) for each in source_list(source)], list(manifest.brokers)
-    )
-    return _TableCheck(publication, manifest).run(sources)
+    with OpenSources(source_list(source), source_options) as opened:
+        sources = opened.found(manifest.topic, manifest.brokers)
+        return _TableCheck(publication, manifest, opened).run(sources)
 
 
 class _TableCheck:
     """One comparison."""
 
-    def __init__(self, publication: Publication, manifest: TableManifest) -> None:
+    def __init__(
+        self, publication: Publication, manifest: TableManifest, opened: OpenSources
+    ) -> None:
+        self._opened = opened
         self._publication = publication
         self._manifest = manifest
         self._spec = decoder_spec(manifest.options)
@@ -328,6 +342,9 @@ class _TableCheck:
 
     def _messages(self, source: TableSource) -> Iterator[_SourceMessage]:
         """Yield the messages of a source that the table has read."""
+        if source.member:
+            yield from self._served(source)
+            return
         if is_archive(source.place):
             yield from self._archived(source)
             return
@@ -344,6 +361,33 @@ class _TableCheck:
                     yield _SourceMessage(
                         place, record.physical_offset, record.store_time, record.keys, body
                     )
+
+    def _served(self, source: TableSource) -> Iterator[_SourceMessage]:
+        """Yield what a running broker serves, answer by answer."""
+        topic = self._manifest.topic
+        options = self._opened.read_options(source.place, topic)
+        access = access_in(options.access_file)
+        with Loop() as loop:
+            consumer = PullConsumer(options.namesrv, options.group, access=access)
+            loop.run(consumer.open())
+            try:
+                listed = {
+                    queue.queue_id: queue
+                    for queue in loop.run(consumer.queues(topic))
+                    if queue.broker_name == source.member
+                }
+                for queue_id, part in self._manifest.progress(source.broker).queues.items():
+                    at = part.begin if queue_id in listed else part.end
+                    while at < part.end:
+                        pulled = loop.run(consumer.pull(listed[queue_id], at, wait_s=_WAIT_S))
+                        for message in pulled.messages:
+                            if message.queue_offset < part.end:
+                                yield _received(source.broker, message)
+                        if pulled.next_offset <= at:
+                            break
+                        at = pulled.next_offset
+            finally:
+                loop.run(consumer.close())
 
     def _archived(self, source: TableSource) -> Iterator[_SourceMessage]:
         queues = self._manifest.progress(source.broker).queues
@@ -375,6 +419,17 @@ def _in_us(column: pa.Array) -> pa.Array:
     if not pa.types.is_timestamp(column.type):
         return column
     return column.cast(pa.timestamp("us", column.type.tz)).cast(pa.int64())
+
+
+def _received(broker: str, message: Received) -> _SourceMessage:
+    record = message.record
+    return _SourceMessage(
+        (broker, message.queue_id, message.queue_offset),
+        record.physical_offset,
+        record.store_time,
+        record.keys,
+        _inflated(record.body, record.sys_flag),
+    )
 
 
 def _inflated(body: bytes, flags: int) -> bytes | None:
