@@ -48,8 +48,6 @@ HELD_BYTES = 64 << 20
 """Limit for answers that wait for their turn; only the next one in turn may exceed it."""
 BATCH_BYTES = 4 << 20
 """A batch is emitted once it has at least this many bytes of records."""
-SKIP_LOST = "read with failOnDataLoss=false to skip them"
-"""The last part of the remedy for messages that are lost."""
 _REMOVED = "MESSAGE_WAS_REMOVING"
 
 
@@ -60,19 +58,18 @@ def read_wire(
     permissive: bool = False,
     decompress: bool = False,
     allow_loss: bool = False,
-    skip_lost: str = SKIP_LOST,
 ) -> Iterator[pa.RecordBatch]:
     """Yield the messages of a split, range by range, each range in order.
 
     Every record is verified completely. A damaged one, and one that a broker left out, raises
     StoreDamagedError; ``permissive`` skips records with a wrong checksum, and those left out.
     Bodies are decompressed if ``decompress``. Messages that were deleted, or that a topic lacks by
-    its nature, raise DataLostError unless ``allow_loss``; ``skip_lost`` says how to skip them.
+    its nature, raise DataLostError unless ``allow_loss``.
     """
     builder = BatchBuilder(fields(columns), decompress=decompress, lenient=permissive)
     decoder = _Decoder(builder, permissive)
     with Loop() as loop:
-        fetcher = Fetcher(split, allow_loss, permissive, skip_lost)
+        fetcher = Fetcher(split, allow_loss, permissive)
         loop.run(fetcher.open())
         try:
             for part in split.ranges:
@@ -82,7 +79,7 @@ def read_wire(
                 seen = selector.picker.seen(0)
                 if not (allow_loss or permissive or split.wanted.tags) and seen < part.range.count:
                     missing = f"{part.range.count - seen} of these offsets have no message"
-                    raise _lost(part, missing, skip_lost)
+                    raise _lost(part, missing, split.skip_lost)
         finally:
             loop.run(fetcher.close())
 
@@ -104,9 +101,7 @@ class _Slice(NamedTuple):
 class Fetcher:
     """Fetches the ranges of a split in slices, ahead of their use."""
 
-    def __init__(
-        self, split: WireSplit, allow_loss: bool, permissive: bool, skip_lost: str = SKIP_LOST
-    ) -> None:
+    def __init__(self, split: WireSplit, allow_loss: bool, permissive: bool) -> None:
         access = access_in(split.access_file)
         self._session = Session(split.namesrv, access=access)
         self._puller = PullClient(self._session, split.group)
@@ -114,7 +109,7 @@ class Fetcher:
         self._tags = " || ".join(split.wanted.tags) or ALL_TAGS
         self._step = SLICE_FILTERED if split.wanted.tags else SLICE
         self._allow_loss = allow_loss
-        self._skip_lost = skip_lost
+        self._skip_lost = split.skip_lost
         self._allow_gaps = permissive or bool(split.wanted.tags)
         self._sparse: dict[str, bool] = {}  # by topic, if an answer had a gap
         self._todo = iter(self._slices(split.ranges))

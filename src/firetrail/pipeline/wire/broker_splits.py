@@ -32,6 +32,8 @@ class WireSplit:
     wanted: RowSelection = EVERYTHING
     retry_ms: int = RETRY_MS
     access_file: str = ""
+    skip_lost: str = "read with failOnDataLoss=false to skip them"
+    """What errors about lost messages advise."""
 
     @property
     def store(self) -> str:

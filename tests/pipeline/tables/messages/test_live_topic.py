@@ -15,11 +15,14 @@ from firetrail.broker.background import BackgroundBroker
 from firetrail.client.cluster.offsets import Offsets
 from firetrail.errors import ConfigError, DataLostError, LakeError, OutageError
 from firetrail.pipeline.jobs.archive.archive_job import archive
+from firetrail.pipeline.source.plan.store_splits import QueueRange
 from firetrail.pipeline.tables.messages.broker_progress import BrokerProgress
+from firetrail.pipeline.tables.messages.live_topic import LiveMessages
 from firetrail.pipeline.tables.messages.open_sources import OpenSources
 from firetrail.pipeline.tables.runs import table_job
 from firetrail.pipeline.tables.runs.explanation import explain_table
 from firetrail.pipeline.tables.runs.verification import verify_table
+from firetrail.pipeline.wire.broker_splits import BrokerRange, WireSplit
 
 
 @pytest.fixture
@@ -111,9 +114,8 @@ class TestCluster:
                 "sqlType": {"id": -5, "name": 12},
             }
 
-        options = {"decoder": "canal", "upsert": "id", "buckets": 2}
         send(namesrv, event("INSERT", 1, "a"), event("INSERT", 2, "b"))
-        table(f"namesrv={namesrv}", to, **options)
+        table(f"namesrv={namesrv}", to, decoder="canal", upsert="id", buckets=2)
         send(namesrv, event("UPDATE", 2, "c"), event("DELETE", 1, "a"))
         done = table(f"namesrv={namesrv}", to)
         assert (done.updated, done.deleted) == (1, 1)
@@ -249,6 +251,14 @@ class TestOtherLogs:
             source = f"namesrv={broker.namesrv}"
             with pytest.raises(DataLostError, match=r"deleted before .* --allow-gap"):
                 table(source, to)
+            late = WireSplit(
+                broker.namesrv,
+                "G",
+                (BrokerRange("broker-a", QueueRange("orders", 0, 0, 9)),),
+                skip_lost="--allow-gap",
+            )
+            with pytest.raises(DataLostError, match=r"offset 0 does not exist: .*--allow-gap"):
+                list(LiveMessages("broker-a", late, False).batches())
             done = table(source, to, allow_gap=True)
             assert done.lost > 0
             assert done.messages + done.lost == 36

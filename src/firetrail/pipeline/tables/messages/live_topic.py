@@ -8,7 +8,7 @@ those of Firetrail what is synced, and confirmed if their replicas have to confi
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Self
 
 import pyarrow as pa
@@ -35,6 +35,8 @@ from firetrail.pipeline.wire.broker_splits import BrokerRange, WireSplit
 from firetrail.remoting.messages.bodies import MessageQueue
 from firetrail.text import some_of
 
+_SKIP_LOST = "run the job again; if it fails again, continue with --allow-gap"
+
 
 @dataclass(frozen=True, slots=True)
 class LiveMessages:
@@ -46,9 +48,7 @@ class LiveMessages:
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Yield the messages, with decompressed bodies."""
-        remedy = "run the job again; if it fails again, continue with --allow-gap"
-        batches = read_wire(self.split, COLUMNS, allow_loss=self.allow_gap, skip_lost=remedy)
-        return map(inflated_rows, batches)
+        return map(inflated_rows, read_wire(self.split, COLUMNS, allow_loss=self.allow_gap))
 
 
 class LiveTopic:
@@ -178,7 +178,10 @@ class LiveTopic:
                 parts.append(BrokerPart(queue, begin, high))
         parts = measured(self._cluster, parts)
         splits = split_parts(parts, self._options, EVERYTHING, split_bytes)
-        made = [LiveMessages(source.broker, split, allow_gap) for split in splits]
+        made = [
+            LiveMessages(source.broker, replace(split, skip_lost=_SKIP_LOST), allow_gap)
+            for split in splits
+        ]
         ranges = {part.queue.queue_id: (part.begin, part.end) for part in parts}
         size = sum(part.size for part in parts)
         return SourcePlan(source, made, None if allow_gap else ranges, 0, size)
