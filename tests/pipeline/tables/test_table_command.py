@@ -15,6 +15,8 @@ from tests.helpers import PATIENCE_S
 from tests.pipeline.tables.topics import files_of, ids, numbered, put, table
 
 from firetrail.cli.main import main
+from firetrail.cli.spark_jobs import spark_options
+from firetrail.pipeline.logger import LOGGER
 from firetrail.pipeline.tables.runs import publication
 from firetrail.pipeline.tables.runs.table_result import TableResult
 from firetrail.pipeline.tables.runs.table_rounds import follow_table
@@ -55,6 +57,20 @@ def test_output_and_exit_codes(root: Path, to: Path, capsys: pytest.CaptureFixtu
     assert (found["messages"], found["total_rows"], found["key"]) == (0, 2, ["id"])
     assert run(root, to, "--decoder", "nonsense") == 2
     assert "which cannot be changed" in capsys.readouterr().err
+
+
+def test_warnings_that_last_are_shown_once(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with spark_options.warnings_shown():
+        for broker in ("broker-1", "broker-2", "broker-1"):
+            LOGGER.warning("%s: not registered", broker)
+        LOGGER.info("not for users")
+        monkeypatch.setattr(spark_options, "QUIET_S", 0.0)
+        LOGGER.warning("broker-1: not registered")
+    LOGGER.warning("later")
+    said = [line for line in capsys.readouterr().err.splitlines() if line.startswith("firetrail: ")]
+    assert said == [f"firetrail: broker-{number}: not registered" for number in (1, 2, 1)]
 
 
 def test_rounds_add_what_is_new(root: Path, to: Path) -> None:

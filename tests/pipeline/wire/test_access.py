@@ -14,9 +14,12 @@ from tests.tls.authority import Authority
 
 from firetrail.broker.background import BackgroundBroker
 from firetrail.broker.broker_config import BrokerConfig
-from firetrail.errors import ConfigError, PipelineError
+from firetrail.errors import ConfigError, OutageError, PipelineError
 from firetrail.pipeline.sink.sink_columns import parse_wire_options
 from firetrail.pipeline.source.source_options import parse_options
+from firetrail.pipeline.tables.runs import table_job
+from firetrail.pipeline.tables.runs.table_job import table
+from firetrail.pipeline.tables.runs.verification import verify_table
 from firetrail.pipeline.wire.broker_queues import Cluster
 
 CANARY = "canary-secret"
@@ -139,3 +142,26 @@ def test_no_secret_is_shown_by_spark(
         *files,
     ]
     assert not [text for text in texts if CANARY in text]
+
+
+def test_a_table_is_read_with_the_credentials_of_a_file(
+    spark: SparkSession, options: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The driver and the tasks read the file; neither the table nor Spark's log has the secret."""
+    rows = spark.createDataFrame(
+        [("bills", '{"id": 1}'), ("bills", '{"id": 2}')], "topic string, body string"
+    )
+    rows.write.format("rocketmq").options(**options).mode("append").save()
+    source, lake, events = f"namesrv={options['namesrv']}", tmp_path / "lake", tmp_path / "events"
+    events.mkdir()
+    with pytest.raises(OutageError):
+        table(spark, source, "bills", lake / "bills", source_options={"retryTimeoutMs": "0"})
+    monkeypatch.setattr(table_job, "INLINE_BYTES", 0)
+    given = {"credentialsFile": options["credentialsFile"]}
+    with event_log(spark, events):
+        done = table(spark, source, "bills", lake / "bills", source_options=given)
+    assert done.rows == 2
+    assert verify_table(source, lake / "bills", source_options=given).ok
+    files = [path for folder in (lake, events) for path in folder.rglob("*") if path.is_file()]
+    assert len(files) > 3
+    assert not [path for path in files if CANARY.encode() in path.read_bytes()]

@@ -22,7 +22,6 @@ from firetrail.cli.output import Progress, counted, say
 from firetrail.cli.subcommand import ExitCode, Subparsers
 from firetrail.errors import StoreError
 from firetrail.format.names import name_server
-from firetrail.pace.reminders import Reminders
 from firetrail.store.root.folder import check_is_store
 from firetrail.system import SYSTEM
 
@@ -107,17 +106,23 @@ def warnings_shown() -> Iterator[None]:
         logger.removeHandler(handler)
 
 
+QUIET_S = 120.0
+"""A warning that was repeated within this time lasts, and is not shown again."""
+
+
 class _Remarks(logging.Handler):
-    """Prints each text once, and then at growing intervals."""
+    """Prints warnings; one that lasts is printed once."""
 
     def __init__(self, level: int) -> None:
         super().__init__(level)
-        self._reminders = Reminders(SYSTEM.clock.monotonic)
+        self._seen: dict[str, float] = {}  # the time at which each text was logged last
 
     def emit(self, record: logging.LogRecord) -> None:
-        text = record.getMessage()
-        if self._reminders.is_due(text):
+        text, now = record.getMessage(), SYSTEM.clock.monotonic()
+        self._seen = {each: at for each, at in self._seen.items() if now - at < QUIET_S}
+        if text not in self._seen:
             say(text)
+        self._seen[text] = now
 
 
 def _setting(text: str) -> str:
