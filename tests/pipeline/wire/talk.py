@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
 from firetrail.client import Admin, Message, MessageQueue, Producer, PullConsumer, Received
+from firetrail.remoting.wire.codes import Permission
 
 Result = TypeVar("Result")
 
@@ -17,10 +18,13 @@ def run(work: Callable[[], Awaitable[Result]]) -> Result:
     return asyncio.run(limited())
 
 
-def create(namesrv: str, topic: str, queues: int) -> None:
+READ_WRITE = Permission.READ | Permission.WRITE
+
+
+def create(namesrv: str, topic: str, queues: int, perm: Permission = READ_WRITE) -> None:
     async def work() -> None:
         async with Admin(namesrv) as admin:
-            await admin.create_topic(topic, queues)
+            await admin.create_topic(topic, queues, perm=perm)
 
     run(work)
 

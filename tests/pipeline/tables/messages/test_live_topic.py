@@ -23,6 +23,7 @@ from firetrail.pipeline.tables.runs import table_job
 from firetrail.pipeline.tables.runs.explanation import explain_table
 from firetrail.pipeline.tables.runs.verification import verify_table
 from firetrail.pipeline.wire.broker_splits import BrokerRange, WireSplit
+from firetrail.remoting.wire.codes import Permission
 
 
 @pytest.fixture
@@ -227,6 +228,18 @@ class TestOtherLogs:
         table(source, to)
         delete(namesrv)
         with pytest.raises(LakeError, match="broker-a: no longer has queues of orders"):
+            table(source, to)
+
+    def test_a_topic_that_may_not_be_read(self, namesrv: str, to: Path) -> None:
+        source = f"namesrv={namesrv}"
+        create(namesrv, "orders", 2, perm=Permission.WRITE)
+        with pytest.raises(OutageError, match=r"has queues of orders that may be read; start"):
+            table(source, to)
+        create(namesrv, "orders", 2)
+        send(namesrv, {"id": 1})
+        table(source, to)
+        create(namesrv, "orders", 2, perm=Permission.WRITE)
+        with pytest.raises(LakeError, match="no longer has queues of orders to read"):
             table(source, to)
 
     def test_another_broker_of_the_same_name(self, tmp_path: Path, namesrv: str, to: Path) -> None:

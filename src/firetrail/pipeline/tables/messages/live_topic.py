@@ -59,8 +59,6 @@ class LiveTopic:
         self._topic = topic
         self._cluster = Cluster(options)
         self._queues: list[MessageQueue] = []
-        self.registered: set[str] = set()
-        """The brokers that are registered."""
 
     def __enter__(self) -> Self:
         self._cluster.__enter__()
@@ -78,7 +76,7 @@ class LiveTopic:
         Raises:
             ConfigError: There is no such topic, and the table has no messages.
             LakeError: A broker is registered, but no longer has the topic.
-            OutageError: No broker with the topic is registered.
+            OutageError: No broker is registered that has queues to read.
         """
         before = self._cluster.masters()
         try:
@@ -88,8 +86,8 @@ class LiveTopic:
                 raise ConfigError("topic", self._topic, error.allowed) from None
             self._queues = []
         # A broker that is registered before and after has been so in between.
-        self.registered = self._cluster.masters()
-        for name in sorted(before & self.registered & {*known} - set(self.members)):
+        registered = before & self._cluster.masters()
+        for name in sorted(registered & {*known} - set(self.members)):
             raise LakeError(
                 f"{self._options.place}, {name}: no longer has queues of {self._topic} to read, "
                 "but the table has messages of them; create the topic again only for a new table, "
@@ -97,6 +95,11 @@ class LiveTopic:
             )
         if not self._queues:
             self._queues = self._cluster.queues(NO_BOUNDS, [self._topic])
+        if not self._queues:
+            raise OutageError(
+                f"{self._options.place}: no registered broker has queues of {self._topic} that may "
+                "be read; start the master of a broker that has them, or make the topic readable"
+            )
 
     @property
     def members(self) -> list[str]:
