@@ -25,6 +25,7 @@ from firetrail.format.layout import UNIT
 from firetrail.format.names import queue_folder
 from firetrail.format.record import Record, decode_message
 from firetrail.remoting.messages.bodies import TopicConfig
+from firetrail.remoting.messages.pop.pop_bodies import encode_checkpoint
 from firetrail.settings.config_file import ConfigFile
 from firetrail.settings.settings_table import Live
 from firetrail.store.broker_store import BrokerStore
@@ -333,3 +334,16 @@ async def test_a_reset_of_a_group_survives_a_restart(tmp_path: Path, by_java: bo
         path.write_text(config_json.dumps({"offsetTable": table | {"T@G": {0: 1}}}))
     async with opened(tmp_path / "killed") as parts:
         assert parts.offsets.get("G", "T", 0) == 1
+
+
+async def test_a_pop_that_was_recorded_again_counts_from_its_last_record(tmp_path: Path) -> None:
+    """Otherwise a start would begin after the records of other open pops."""
+    async with opened(tmp_path) as parts:
+        parts.put(3)
+        again, other = parts.pop(0), parts.pop(1)
+        parts.points._write(
+            "ck", encode_checkpoint(*again.key[:5], again.invisible_ms, [0], "broker-a"), 3
+        )
+    async with opened(tmp_path) as parts:
+        parts.points.save_progress()
+        assert parts.offsets.get(REVIVE_GROUP, NAME, 3) == other.revive_offset - 1

@@ -236,8 +236,10 @@ class PopCheckpoints:
 
     def _remember(self, point: PopCheckpoint) -> None:
         key = point.key
-        if key in self._open:
-            self._shares.give_back(_holder_of(self._open[key]))
+        before = self._open.get(key)
+        if before is not None:  # the same pop was recorded again; the later record counts
+            self._shares.give_back(_holder_of(before))
+            del self._by_queue[before.revive_queue][key]
         self._shares.take(_holder_of(point))
         self._open[key] = self._by_queue.setdefault(point.revive_queue, {})[key] = point
         heapq.heappush(self._times, (point.revive_time, next(self._numbers), point))
