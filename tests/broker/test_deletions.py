@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from tests.broker.brokers import SMALL, Talk, talking
+from tests.broker.pops import MINUTE_MS, StoppedClock, ack, ask_pop, fill, pop
 from tests.client.clusters import until
 from tests.helpers import crash_image
 from tests.stores import overwrite
@@ -23,6 +24,12 @@ from firetrail.system import System
 
 async def delete(talk: Talk, topic: str) -> None:
     assert (await talk.ask(RequestCode.DELETE_TOPIC_IN_BROKER, topic=topic)).code == 0
+
+
+async def delete_group(talk: Talk, group: str, *, clean_offset: bool = True) -> None:
+    code = RequestCode.DELETE_SUBSCRIPTIONGROUP
+    answer = await talk.ask(code, groupName=group, cleanOffset=clean_offset)
+    assert answer.code == 0
 
 
 @pytest.mark.parametrize(
@@ -158,3 +165,85 @@ async def test_expired_queues_of_deleted_topics_are_removed(tmp_path: Path) -> N
         assert (await talk.ask(clean)).code == 0
         assert ours.topics() == ["KEPT", "RECENT"]
         assert ours.max_offset("KEPT", 0) == 6
+
+
+@pytest.mark.parametrize("what", ["topic", "group"])
+async def test_a_deleted_name_does_not_keep_a_queue_closed(what: str) -> None:
+    """A pop in order closes the queue only for the group and the topic that it was made for."""
+    async with talking() as talk:
+        await fill(talk, "T1", b"old")
+        assert len(await pop(talk, order=True, queueId=0)) == 1
+        if what == "topic":
+            await delete(talk, "T1")
+            await fill(talk, "T1", b"new")
+        else:
+            await delete_group(talk, "CG")
+        assert [each.body for each in await pop(talk, order=True, queueId=0)] == [
+            b"new" if what == "topic" else b"old"
+        ]
+
+
+async def test_a_group_that_keeps_its_offsets_keeps_its_pops() -> None:
+    async with talking() as talk:
+        await fill(talk, "T1", b"1")
+        assert len(await pop(talk, order=True, queueId=0)) == 1
+        await delete_group(talk, "CG", clean_offset=False)
+        assert await pop(talk, order=True, queueId=0) == []
+
+
+@pytest.mark.parametrize("restart", [False, True])
+async def test_pops_of_a_deleted_topic_redeliver_nothing_of_the_next_one(
+    tmp_path: Path, restart: bool
+) -> None:
+    clock = StoppedClock()
+    system = System(clock=clock)
+    async with talking(tmp_path / "a", system=system) as talk:
+        await fill(talk, "T1", b"old", b"old")
+        assert len(await pop(talk, invisibleTime=MINUTE_MS)) == 2
+        await delete(talk, "T1")
+        await fill(talk, "T1", b"new")
+        (new,) = await pop(talk, invisibleTime=MINUTE_MS)
+        assert (await ack(talk, new)).code == 0
+        talk.broker.store.flush()
+        crash_image(tmp_path / "a", tmp_path / "b")
+        parts = talk.broker._parts
+        clock.advance(2 * MINUTE_MS)
+        parts.revive.revive()
+        assert await pop(talk) == []
+    if restart:
+        async with talking(tmp_path / "b", system=system) as talk:
+            assert list(talk.broker._parts.checkpoints.pops()) == []
+
+
+async def test_messages_that_a_deleted_topic_redelivers_are_deleted_as_well() -> None:
+    clock = StoppedClock()
+    async with talking(system=System(clock=clock)) as talk:
+        await fill(talk, "T1", b"old")
+        assert len(await pop(talk, invisibleTime=MINUTE_MS)) == 1
+        clock.advance(MINUTE_MS)
+        talk.broker._parts.revive.revive()
+        assert talk.broker.topics.get("%RETRY%CG_T1") is not None
+        await delete(talk, "T1")
+        assert talk.broker.topics.get("%RETRY%CG_T1") is None
+        await fill(talk, "T1", b"new")
+        assert [each.body for each in await pop(talk)] == [b"new"]
+
+
+async def test_a_topic_may_be_read_again_that_was_deleted_while_it_was_forbidden(
+    talk: Talk,
+) -> None:
+    """Nobody could allow it while it did not exist."""
+    await fill(talk, "T1", b"old")
+    forbid = RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN
+    assert (await talk.ask(forbid, group="CG", topic="T1", readable=False)).code == 0
+    await delete(talk, "T1")
+    await fill(talk, "T1", b"new")
+    assert (await ask_pop(talk)).code == 0
+
+
+async def test_pops_in_order_of_deleted_topics_are_not_kept(talk: Talk) -> None:
+    for number in range(3):
+        await fill(talk, f"D{number}", b"1")
+        assert len(await pop(talk, topic=f"D{number}", order=True)) == 1
+        await delete(talk, f"D{number}")
+    assert talk.broker._parts.orders.content().table == {}

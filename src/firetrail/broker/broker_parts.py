@@ -39,6 +39,7 @@ from firetrail.broker.services.rebalance_locks import RebalanceLockManager
 from firetrail.broker.services.registration import RegistrationService
 from firetrail.broker.services.schedule import ScheduleService
 from firetrail.broker.services.traffic import Traffic
+from firetrail.broker.state.deletions import Deletions
 from firetrail.broker.state.excess_positions import (
     ExcessPosition,
     log_excess_positions,
@@ -121,6 +122,7 @@ class Parts:
     assignment: AssignmentProcessor
     timer: TimerService
     runtime: RuntimeInfo
+    deletions: Deletions
 
 
 def build(
@@ -163,7 +165,9 @@ def build(
         topics_known_ms: The store time up to which the saved topics are complete. Default: 0, it is
             not known.
     """
-    state = _state(env, store, clients, state_lags=state_lags, topics_known_ms=topics_known_ms)
+    state, filters = _state(
+        env, store, clients, state_lags=state_lags, topics_known_ms=topics_known_ms
+    )
     delivery = _delivery(env, state, state_lags=state_lags)
     registration = RegistrationService(
         env.live,
@@ -175,6 +179,12 @@ def build(
     )
     now_ms, requests = env.system.clock.now_ms, env.file(REQUEST_MODES)
     owners = None if env.guard is None else env.guard.owners
+    locks = RebalanceLockManager(
+        env.system.clock.monotonic, env.live.current.name, state.topics, state.groups, owners
+    )
+    assignment = AssignmentProcessor(requests, state.clients, registration.routes.route)
+    progress = (delivery.checkpoints, delivery.orders)
+    settings = (assignment, locks) if filters is None else (assignment, locks, filters)
     return Parts(
         state=state,
         schedule=delivery.schedule,
@@ -182,17 +192,12 @@ def build(
         checkpoints=delivery.checkpoints,
         orders=delivery.orders,
         revive=ReviveService(store, state.topics, state.groups, delivery.checkpoints, now_ms),
-        locks=RebalanceLockManager(
-            env.system.clock.monotonic,
-            env.live.current.name,
-            state.topics,
-            state.groups,
-            owners,
-        ),
+        locks=locks,
         registration=registration,
-        assignment=AssignmentProcessor(requests, state.clients, registration.routes.route),
+        assignment=assignment,
         timer=delivery.timer,
         runtime=RuntimeInfo(store, env.limits, delivery.timer, delivery.schedule, now_ms),
+        deletions=Deletions(state.topics, state.groups, state.offsets, progress, settings),
     )
 
 
@@ -272,8 +277,11 @@ def _state(
     *,
     state_lags: bool,
     topics_known_ms: int,
-) -> BrokerState:
-    """Load the tables of topics, groups and offsets, and create what all parts share."""
+) -> tuple[BrokerState, ConsumerFilters | None]:
+    """Load the tables of topics, groups and offsets, and create what all parts share.
+
+    The filters of consumers are None unless their bitmaps are stored.
+    """
     live, system = env.live, env.system
     loop, now = asyncio.get_running_loop(), system.clock.monotonic
     is_slave = store.config.role is BrokerRole.SLAVE
@@ -289,7 +297,7 @@ def _state(
     else:
         clients.serve(topics, groups)
     clients.evaluate(filters)
-    return BrokerState(
+    state = BrokerState(
         live=live,
         store=store,
         system=system,
@@ -302,6 +310,7 @@ def _state(
         long_polling=LongPolling(store, loop),
         traffic=Traffic(store, now),
     )
+    return state, filters
 
 
 def handlers_of(
@@ -341,7 +350,7 @@ def handlers_of(
         StatsProcessor(state),
         parts.runtime,
         InspectionProcessor(state),
-        TopicGroupProcessor(state, parts.schedule, parts.registration.pending),
+        TopicGroupProcessor(state, parts.schedule, parts.deletions, parts.registration.pending),
         ConfigProcessor(state, conf),
         ConsumerProcessor(state),
     )

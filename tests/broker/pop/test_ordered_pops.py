@@ -178,3 +178,19 @@ async def test_a_clock_that_is_set_back_does_not_close_a_queue_for_long(
     for later, found in ((0, []), (59_999, []), (60_000, [b"0"])):
         monkeypatch.setattr(orders, "_now_ms", lambda: yesterday + later)  # noqa: B023
         assert bodies(await take(talk)) == found
+
+
+async def test_pops_that_were_over_a_day_ago_are_forgotten(
+    still: Talk, clock: StoppedClock
+) -> None:
+    """One whose messages are still invisible keeps its queue closed."""
+    await fill(still, "T1", b"1")
+    await fill(still, "T2", b"1")
+    orders = still.broker._parts.orders
+    assert len(await take(still, invisibleTime=MINUTE_MS)) == 1
+    assert len(await take(still, topic="T2", invisibleTime=48 * 60 * MINUTE_MS)) == 1
+    clock.advance(24 * 60 * MINUTE_MS + MINUTE_MS)
+    orders.saver.changed()
+    await orders.saved()
+    assert list(orders.content().table) == ["T2@CG"]
+    assert await take(still, topic="T2") == []

@@ -66,6 +66,20 @@ class AssignmentProcessor:
         self._saver.changed()
         return True
 
+    def forget(self, *, topic: str | None = None, group: str | None = None) -> None:
+        """Remove the modes of a topic, of a group, or of a group in a topic."""
+        for name, modes in list(self._modes.items()):
+            gone = [owner for owner in modes if topic in (None, name) and group in (None, owner)]
+            for owner in gone:
+                del modes[owner]
+                self._saver.changed()
+            if not modes:
+                del self._modes[name]
+
+    async def saved(self) -> None:
+        """Return when all changes so far are in the file."""
+        await self._saver.saved()
+
     async def stop(self) -> None:
         """Save unsaved changes."""
         await self._saver.stop()

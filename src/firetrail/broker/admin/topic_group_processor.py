@@ -8,6 +8,7 @@ from firetrail.broker.broker_state import BrokerState
 from firetrail.broker.services.registration import wait_for_registration
 from firetrail.broker.services.schedule import ScheduleService
 from firetrail.broker.state import attributes
+from firetrail.broker.state.deletions import Deletions
 from firetrail.broker.state.group_table import check_group
 from firetrail.errors import RequestError
 from firetrail.format.light import is_light
@@ -45,6 +46,7 @@ class TopicGroupProcessor:
         self,
         state: BrokerState,
         schedule: ScheduleService,
+        deletions: Deletions,
         pending_registration: Callable[[], asyncio.Future[None] | None],
     ) -> None:
         self._store = state.store
@@ -52,6 +54,7 @@ class TopicGroupProcessor:
         self._groups = state.groups
         self._offsets = state.offsets
         self._schedule = schedule
+        self._deletions = deletions
         self._pending_registration = pending_registration
         self._address = state.address
         self._now_ms = state.system.clock.now_ms
@@ -117,11 +120,8 @@ class TopicGroupProcessor:
             raise RequestError(
                 ResponseCode.INVALID_PARAMETER, f"The topic[{name}] is conflict with system topic."
             )
-        self._topics.remove(name)
-        self._offsets.forget(topic=name)
-        await self._topics.saved()
-        await self._offsets.saved()  # otherwise the next topic of that name would inherit them
-        await self._remove_queues(name)
+        for each in await self._deletions.delete_topic(name):
+            await self._remove_queues(each)
         return request.answer()
 
     async def _remove_queues(self, name: str) -> None:
@@ -211,11 +211,9 @@ class TopicGroupProcessor:
         self, connection: Connection, request: RemotingCommand
     ) -> RemotingCommand:
         header = DeleteGroupHeader.decode(request.fields)
-        self._groups.remove(header.group_name)
-        if header.clean_offset:
-            self._offsets.forget(group=header.group_name)
-        await self._groups.saved()
-        await self._offsets.saved()
+        clean = bool(header.clean_offset)
+        for each in await self._deletions.delete_group(header.group_name, with_progress=clean):
+            await self._remove_queues(each)
         return request.answer()
 
     def _all_groups(self, connection: Connection, request: RemotingCommand) -> Answer:

@@ -192,6 +192,17 @@ class ConsumerFilters:
             if group in groups:
                 self._die(groups[group])
 
+    def forget(self, *, topic: str | None = None, group: str | None = None) -> None:
+        """Remove the filters of a topic, of a group, or of a group in a topic."""
+        for name, groups in list(self._topics.items()):
+            if topic in (None, name) and (group is None or group in groups):
+                self._replace(name, {g: k for g, k in groups.items() if group not in (None, g)})
+                self.saver.changed()
+
+    async def saved(self) -> None:
+        """Return when all changes so far are in the file."""
+        await self.saver.saved()
+
     def _die(self, known: CompiledFilter) -> None:
         if not known.is_dead:
             dead = max(self._now_ms(), known.data.born_time)

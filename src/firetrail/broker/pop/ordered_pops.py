@@ -14,6 +14,7 @@ from firetrail.broker.state.offset_table import OffsetTable
 from firetrail.broker.state.saver import Saver
 from firetrail.broker.state.topic_table import TopicTable
 from firetrail.errors import RequestError
+from firetrail.format.light import is_light
 from firetrail.format.names import group_key, parse_group_key
 from firetrail.remoting.messages.pop.pop_bodies import OrderInfo, OrderInfos
 from firetrail.remoting.wire.codes import ResponseCode
@@ -21,7 +22,7 @@ from firetrail.settings.config_file import ConfigFile
 from firetrail.store.queues.queue_table import QueueKey
 
 IDLE_MAX_MS = 24 * 3600 * 1000
-"""The time after which the state of a group without pops is dropped."""
+"""The time after which a pop whose messages are acknowledged or visible again is dropped."""
 
 
 @dataclass(slots=True)
@@ -81,7 +82,7 @@ class OrderedPops:
         self._groups = groups
         self._offsets = offsets
         self._now_ms = now_ms
-        self.saver = Saver(file, lambda: self.content().to_json())
+        self.saver = Saver(file, self._saved_content)
         self._batches: dict[str, dict[int, OrderedPop]] = {
             key: {queue_id: _read(info) for queue_id, info in queues.items() if info.offsets}
             for key, queues in file.load(OrderInfos).table.items()
@@ -117,6 +118,18 @@ class OrderedPops:
         if excess:
             self.saver.note_change()
         return excess
+
+    def forget(self, *, topic: str | None = None, group: str | None = None) -> None:
+        """Remove the pops of a topic, of a group, or of a group in a topic."""
+        for key in list(self._batches):
+            name, owner = parse_group_key(key)
+            if topic in (None, name) and group in (None, owner):
+                del self._batches[key]
+                self.saver.note_change()
+
+    async def saved(self) -> None:
+        """Return when all changes so far are in the file."""
+        await self.saver.saved()
 
     def popped(self, group: str, queue: QueueKey, pop_time: int) -> Sequence[int]:
         """Return the offsets of a pop, none if it was not the last one."""
@@ -168,14 +181,30 @@ class OrderedPops:
     # -- the file -----------------------------------------------------------------------------
 
     def content(self) -> OrderInfos:
-        """Return the table without deleted topics, deleted groups and pops long ago."""
+        """Return the whole table."""
+        return OrderInfos(
+            {
+                key: {queue_id: _written(batch) for queue_id, batch in queues.items()}
+                for key, queues in self._batches.items()
+            }
+        )
+
+    def _saved_content(self) -> OrderInfos:
+        self._drop_idle()
+        return self.content()
+
+    def _drop_idle(self) -> None:
+        """Drop pops that have been over for long, and those of topics and groups that are gone."""
         oldest = self._now_ms() - IDLE_MAX_MS
-        table = {}
-        for key, queues in self._batches.items():
+        for key, queues in list(self._batches.items()):
             topic, group = parse_group_key(key)
-            if self._topics.get(topic) is not None and self._groups.get(group) is not None:
-                table[key] = {q: _written(b) for q, b in queues.items() if b.pop_time > oldest}
-        return OrderInfos(table)
+            has_topic = self._topics.get(topic) is not None or is_light(topic)
+            is_gone = not has_topic or self._groups.get(group) is None
+            for queue_id, batch in list(queues.items()):
+                if is_gone or max(batch.pop_time, batch.free_at()) <= oldest:
+                    del queues[queue_id]
+            if not queues:
+                del self._batches[key]
 
     async def stop(self) -> None:
         """Save unsaved changes."""

@@ -27,6 +27,7 @@ from firetrail.broker.state.topic_table import TopicTable
 from firetrail.broker.stored_messages import internal_records, require_stored
 from firetrail.errors import ProtocolError, RequestError
 from firetrail.format.kernels.draft import Message
+from firetrail.format.names import popped_topic
 from firetrail.format.properties import TAGS, TIMER_DELIVER_MS, encode_properties
 from firetrail.format.record import Record
 from firetrail.remoting.connections.handlers import Answer
@@ -55,6 +56,9 @@ OPEN_MAX = 200_000
 """Maximum number of open pops; each takes about half a KiB of memory."""
 INVISIBLE_MAX_MS = 3 * 86_400_000
 """Longest invisible time. RocketMQ's proxy allows 12 hours, its broker any time."""
+FORGET_BATCH = 100
+"""Number of pops of a deleted topic or group that are closed in the log before the event loop runs
+other tasks."""
 CLOSED_MAX = 10_000
 """Maximum number of closed pops in the heap of revive times before it is rebuilt."""
 
@@ -139,6 +143,7 @@ class PopCheckpoints:
         self._open: dict[Key, PopCheckpoint] = {}
         self._by_queue: dict[int, dict[Key, PopCheckpoint]] = {}
         self._last: dict[int, int] = {}
+        self._forgotten: list[tuple[PopCheckpoint, list[int]]] = []  # not in the log yet
         self._shares = FairShares(
             "open pops",
             "Acknowledge messages, pop more of them at once, or shorten invisibleTime.",
@@ -189,16 +194,42 @@ class PopCheckpoints:
         done = point.open.intersection(offsets)
         if not done:
             return None
-        topic, group, queue_id, start, pop_time, name = point.key
-        body = encode_ack(topic, group, queue_id, start, pop_time, sorted(done), name)
-        tag = ACKS if len(done) > 1 else ACK
-        pending = self._write(tag, body, point.revive_queue, wait=wait)
+        pending = self._write_ack(point, sorted(done), wait=wait)
         self._close(point, done)
         return pending
 
     def drop(self, point: PopCheckpoint) -> None:
         """Close a checkpoint whose messages consumers can no longer receive."""
         self._close(point, set(point.open))
+
+    def forget(self, *, topic: str | None = None, group: str | None = None) -> None:
+        """Close the pops of a topic, of a group, or of a group in a topic.
+
+        Pops of a topic that redelivers messages of ``topic`` are closed as well.
+        """
+        for point in list(self._open.values()):
+            names = (None, point.topic, popped_topic(point.topic, point.group))
+            if topic in names and group in (None, point.group):
+                self._forgotten.append((point, sorted(point.open)))
+                self._close(point, set(point.open))
+        self._sort_times()
+
+    async def saved(self) -> None:
+        """Return when the log tells which pops were closed by :meth:`forget`."""
+        while self._forgotten:
+            batch, self._forgotten = self._forgotten[:FORGET_BATCH], self._forgotten[FORGET_BATCH:]
+            pending = [self._write_ack(point, offsets) for point, offsets in batch]
+            await asyncio.gather(*(each for each in pending if each is not None))
+            await asyncio.sleep(0)
+        self.save_progress()
+
+    def _write_ack(
+        self, point: PopCheckpoint, offsets: Sequence[int], *, wait: bool = True
+    ) -> Pending | None:
+        topic, group, queue_id, start, pop_time, name = point.key
+        body = encode_ack(topic, group, queue_id, start, pop_time, offsets, name)
+        tag = ACKS if len(offsets) > 1 else ACK
+        return self._write(tag, body, point.revive_queue, wait=wait)
 
     def _write(
         self,

@@ -182,13 +182,19 @@ class SlaveSynchronize:
 
     def _topics(self, table: Body) -> None:
         assert isinstance(table, TopicConfigTable)
-        self._parts.state.topics.adopt(table)
+        topics = self._parts.state.topics
+        gone = {*topics.names()}.difference(table.topic_config_table)
+        topics.adopt(table)
+        self._parts.deletions.forget_gone(topics=gone)
         for remark in topic_remarks(table.topic_config_table.values()):
             self._remark_once(f"{remark}: their messages are copied, but not served as there")
 
     def _groups(self, table: Body) -> None:
         assert isinstance(table, SubscriptionGroupTable)
-        self._parts.state.groups.adopt(table)
+        groups = self._parts.state.groups
+        gone = {*groups.names()}.difference(table.subscription_group_table)
+        groups.adopt(table)
+        self._parts.deletions.forget_gone(groups=gone)
 
     def _offsets(self, table: Body) -> None:
         """Take over the offsets; forget those that the master has deleted.

@@ -141,6 +141,18 @@ class RebalanceLockManager:
                 self._release(held, queue)
         return request.answer()
 
+    def forget(self, *, topic: str | None = None, group: str | None = None) -> None:
+        """Remove the locks of a group, on the queues of a topic, or both."""
+        for owner, held in list(self._held.items()):
+            if group in (None, owner):
+                for queue in [each for each in held if topic in (None, each.topic)]:
+                    self._release(held, queue)
+            if not held:
+                del self._held[owner]
+
+    async def saved(self) -> None:
+        """Return at once: locks end with the process."""
+
     def expire(self) -> None:
         """Remove the locks that were not renewed in time."""
         oldest = self._now() - LOCK_EXPIRY_S

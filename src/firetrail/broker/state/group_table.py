@@ -157,6 +157,16 @@ class GroupTable:
         if is_known or was_forbidden:
             self._changed()
 
+    def forget(self, *, topic: str | None = None, group: str | None = None) -> None:
+        """Allow groups again to read a topic, or a group to read any, or this topic."""
+        for owner, topics in list(self.forbidden.items()):
+            if group in (None, owner) and (topic is None or topic in topics):
+                kept = {name: bits for name, bits in topics.items() if topic not in (None, name)}
+                self.forbidden[owner] = kept
+                if not kept:
+                    del self.forbidden[owner]
+                self._changed()
+
     def is_forbidden(self, name: str, topic: str) -> bool:
         """Whether the group may not read the topic."""
         return bool(self.forbidden.get(name, {}).get(topic, 0) & _NO_READING)
