@@ -117,6 +117,13 @@ GOOD_BODIES = {
         "broker-a", [BatchAck("CG", "T1", 0, 0, 0, 1, 1, "AQ==")]
     ),
 }
+CHANGE_ROLES = {
+    RequestCode.PROMOTE_REPLICA,
+    RequestCode.HAND_OVER,
+    RequestCode.STEP_DOWN,
+    RequestCode.RECOVER_GROUP,
+}
+"""Requests whose fields would have to be those of a replica."""
 BAD_VALUES: tuple[object, ...] = (
     None,
     "",

@@ -4,6 +4,8 @@ import asyncio
 
 import pytest
 from tests.broker.brokers import SUBSCRIPTION, SUSPEND, Talk, talking
+from tests.broker.pops import ask_pop, fill, popped
+from tests.broker.test_every_request import ALL_GOOD, CHANGE_ROLES, GOOD_BODIES
 from tests.client.clusters import until
 
 from firetrail.broker.admin import assignment_processor, inspection_processor
@@ -25,6 +27,7 @@ from firetrail.remoting.messages.bodies import (
     ProducerData,
     SubscriptionData,
 )
+from firetrail.remoting.messages.requests import REQUESTS, RequestTarget
 from firetrail.remoting.wire.codes import RequestCode, ResponseCode
 from firetrail.remoting.wire.command import RemotingCommand
 
@@ -153,6 +156,65 @@ class TestOffsets:
         answer = await talk.commit(1, queue_id=1)
         refused(answer, ResponseCode.SYSTEM_BUSY, f"offsets_max is {count}", "queue 1 of T1")
         assert (await talk.commit(0)).code == 0
+
+    async def test_no_request_adds_an_offset_beyond_the_limit(self, talk: Talk) -> None:
+        """Whatever clients and administrators send for a new group."""
+        for topic in ("T1", "T2"):
+            await fill(talk, topic, b"1")
+        assert (await talk.commit(1)).code == 0
+        await talk.beat("NEW")
+        offsets = talk.broker.offsets
+        count = offsets._count
+        talk.broker._live.current = talk.broker._live.current.replace(offsets_max=count)
+        fields = ALL_GOOD | {"consumerGroup": "NEW", "group": "NEW", "destGroup": "NEW"}
+        fields |= {"srcGroup": "CG", "commitOffset": "1", "offset": "-1", "pollTime": "0"}
+        left_out = CHANGE_ROLES | {
+            RequestCode.DELETE_TOPIC_IN_BROKER,
+            RequestCode.DELETE_SUBSCRIPTIONGROUP,
+        }
+        asked = []
+        for code, row in REQUESTS.items():
+            known = GOOD_BODIES.get(RequestCode(code))
+            body = known.encode(standard=True).replace(b'"CG"', b'"NEW"') if known else b""
+            changes = row.target is RequestTarget.BROKER and code not in left_out
+            for order in ("true", "false") if changes else ():
+                for queue_id in ("0", "-1"):
+                    more = {"order": order, "queueId": queue_id, "sysFlag": "5"}
+                    asked.append(asyncio.ensure_future(talk.ask(code, fields | more, body=body)))
+        await asyncio.wait(asked, timeout=1)
+        talk.broker.release_polls()
+        await asyncio.gather(*asked)
+        assert (offsets.of_group("NEW"), offsets._count) == ({}, count)
+
+    @pytest.mark.parametrize("order", [False, True])
+    async def test_a_pop_of_a_new_group_is_refused_before_it_takes_anything(
+        self, talk: Talk, order: bool
+    ) -> None:
+        for queue_id in range(4):
+            await fill(talk, "T1", b"1", e=queue_id)
+        offsets = talk.broker.offsets
+        most = offsets._count + 3
+        talk.broker._live.current = talk.broker._live.current.replace(offsets_max=most)
+        answer = await ask_pop(talk, order=order)
+        refused(answer, ResponseCode.SYSTEM_BUSY, f"offsets_max is {most}")
+        talk.broker._live.current = talk.broker._live.current.replace(offsets_max=most + 10)
+        assert len(popped(await ask_pop(talk, order=order))) == 4
+
+    async def test_resets_and_clones_of_all_queues_are_refused_as_a_whole(self, talk: Talk) -> None:
+        await fill(talk, "T1", b"1")
+        for queue_id in range(2):
+            assert (await talk.commit(1, queue_id=queue_id)).code == 0
+        await talk.beat("NEW")
+        offsets = talk.broker.offsets
+        config = talk.broker._live.current
+        talk.broker._live.current = config.replace(offsets_max=offsets._count + 1)
+        reset = RequestCode.INVOKE_BROKER_TO_RESET_OFFSET
+        answer = await talk.ask(reset, topic="T1", group="NEW", timestamp=0, isForce=True)
+        refused(answer, ResponseCode.SYSTEM_BUSY, "offsets_max is")
+        clone = {"srcGroup": "CG", "destGroup": "NEW", "offline": False}
+        answer = await talk.ask(RequestCode.CLONE_GROUP_OFFSET, clone)
+        refused(answer, ResponseCode.SYSTEM_BUSY, "offsets_max is")
+        assert offsets.of_group("NEW") == {}
 
     async def test_a_pull_is_answered_although_its_commit_is_refused(
         self, caplog: pytest.LogCaptureFixture, talk: Talk

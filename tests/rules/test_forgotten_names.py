@@ -12,7 +12,7 @@ from typing import Any
 
 from tests.broker.brokers import SMALL, Talk, talking
 from tests.broker.pops import ask_pop, fill
-from tests.broker.test_every_request import ALL_GOOD, GOOD_BODIES
+from tests.broker.test_every_request import ALL_GOOD, CHANGE_ROLES, GOOD_BODIES
 
 from firetrail.broker.broker_config import BrokerConfig
 from firetrail.format.names import retry_topic
@@ -43,13 +43,9 @@ COMMON = {
 }
 BY_TOPIC = COMMON | {"RebalanceLockManager._held"}
 BY_GROUP = BY_TOPIC | {"FairShares._of_groups", "GroupTable._groups"}
-LEFT_OUT = {
+LEFT_OUT = CHANGE_ROLES | {
     RequestCode.UNREGISTER_CLIENT,
     RequestCode.UNLOCK_BATCH_MQ,
-    RequestCode.PROMOTE_REPLICA,
-    RequestCode.HAND_OVER,
-    RequestCode.STEP_DOWN,
-    RequestCode.RECOVER_GROUP,
     RequestCode.DELETE_TOPIC_IN_BROKER,
     RequestCode.DELETE_SUBSCRIPTIONGROUP,
 }

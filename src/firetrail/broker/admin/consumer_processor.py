@@ -82,6 +82,7 @@ class ConsumerProcessor:
             MessageQueue(header.topic, broker, queue_id): self._target(header, queue_id)
             for queue_id in queues
         }
+        self._offsets.require_room(header.group, {header.topic: queues})  # all are reset, or none
         group = self._clients.consumers.get(header.group)
         if group is not None and not self._is_pushed(group):
             for queue, offset in table.items():
@@ -130,10 +131,12 @@ class ConsumerProcessor:
     def _clone(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
         header = CloneOffsetHeader.decode(request.fields)
         self._require_group(header.dest_group)
-        for topic, queues in self._offsets.of_group(header.src_group).items():
-            if header.topic in (None, "", topic):
-                for queue_id, offset in queues.items():
-                    self._offsets.commit(header.dest_group, topic, queue_id, offset)
+        found = self._offsets.of_group(header.src_group)
+        cloned = {t: queues for t, queues in found.items() if header.topic in (None, "", t)}
+        self._offsets.require_room(header.dest_group, cloned)
+        for topic, queues in cloned.items():
+            for queue_id, offset in queues.items():
+                self._offsets.commit(header.dest_group, topic, queue_id, offset)
         return request.answer()
 
     # -- requests that consumers answer -------------------------------------------------------

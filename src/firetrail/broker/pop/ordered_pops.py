@@ -108,7 +108,7 @@ class OrderedPops:
                 for offset in batch.offsets
                 if offset in before.offsets
             }
-        self._offsets.commit(group, *queue, batch.next)  # it is refused if there are too many
+        self._offsets.commit(group, *queue, batch.next)
         self._batches.setdefault(group_key(topic, group), {})[queue_id] = batch
         self.saver.note_change()
 

@@ -315,7 +315,7 @@ class PopCheckpoints:
         for queue, last in self._last.items():
             oldest = next(iter(self._by_queue.get(queue, {}).values()), None)
             done = last if oldest is None else min(oldest.revive_offset - 1, last)
-            self._offsets.commit(REVIVE_GROUP, self._topics.revive, queue, done)
+            self._offsets.keep(REVIVE_GROUP, self._topics.revive, queue, done)
 
     def _save_seen(self) -> None:
         for queue, last in self._last.items():
@@ -358,7 +358,7 @@ class PopCheckpoints:
         end = max(point.open, default=-1) + 1
         known = self._offsets.get(point.group, point.topic, point.queue_id) or 0
         if known < end <= self._store.queues.max_offset(point.topic, point.queue_id):
-            self._offsets.commit(point.group, point.topic, point.queue_id, end)
+            self._offsets.keep(point.group, point.topic, point.queue_id, end)
 
     def take_over(self, records: Iterable[tuple[Record, int]]) -> None:
         """Record the open pops that a Java broker has recorded in another topic.

@@ -248,8 +248,8 @@ class PopProcessor:
     def _take_in_order(self, header: PopHeader, selection: MessageFilter) -> TakenMessages:
         taken = TakenMessages(self._now_ms(), ORDERED)
         group = header.consumer_group
-        for queue in self._queues.of(group, header.topic, header.queue_id, in_order=True):
-            offset = self._queues.begin(group, queue, header.init_mode)
+        where = (group, header.topic, header.queue_id)
+        for queue, offset, _ in self._queues.positions(*where, header.init_mode, in_order=True):
             left = header.max_msg_nums - len(taken.messages)
             if left <= 0 or self._orders.is_closed(group, queue, header.attempt_id):
                 continue

@@ -1,6 +1,6 @@
 """The queues that a pop takes from: which ones, in which order, and from which offsets."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 from firetrail.broker.filter.message_selector import MessageFilter, MessageSelector
 from firetrail.broker.state.attributes import priority_factor
@@ -71,24 +71,30 @@ class PopQueues:
         return retries + queues if self._turn % RETRY_FIRST == 0 else queues + retries
 
     def positions(
-        self, group: str, topic: str, queue_id: int, mode: int
-    ) -> Iterator[tuple[QueueKey, int, int]]:
-        """Yield the queues of :meth:`of`, the offset of the group, and the end of the queue.
+        self, group: str, topic: str, queue_id: int, mode: int, *, in_order: bool = False
+    ) -> list[tuple[QueueKey, int, int]]:
+        """Return the queues of :meth:`of`, the offset of the group, and the end of the queue.
 
-        The offset of a new group is chosen by :meth:`begin`.
+        The offset of a new group is chosen here. All are chosen before anything is taken, because
+        one may be refused.
+
+        Raises:
+            RequestError: There are too many offsets of groups in queues.
         """
         offsets = self._offsets
         end_of = self._store.queues.max_offset
         name = ""
         known: Mapping[int, int] = {}
-        for queue in self.of(group, topic, queue_id):
+        found = []
+        for queue in self.of(group, topic, queue_id, in_order=in_order):
             if queue[0] != name:
                 name = queue[0]
                 known = offsets.in_topic(group, name)
             offset = None if offsets.has_resets else known.get(queue[1])
             if offset is None:
-                offset = self.begin(group, queue, mode)
-            yield queue, offset, end_of(*queue)
+                offset = self._begin(group, queue, mode)
+            found.append((queue, offset, end_of(*queue)))
+        return found
 
     def _is_by_priority(self, group: str, topic: str) -> bool:
         """Whether this pop takes messages with high priorities first."""
@@ -126,7 +132,7 @@ class PopQueues:
         offset = self._offsets.get(group, *queue)
         return self._store.queues.min_offset(*queue) if offset is None else offset
 
-    def begin(self, group: str, queue: QueueKey, mode: int) -> int:
+    def _begin(self, group: str, queue: QueueKey, mode: int) -> int:
         """Return the offset of the group, after choosing one for a new group.
 
         A new group begins at the first message if ``mode`` says so or if all messages are recent,

@@ -62,7 +62,40 @@ class OffsetTable:
         return bool(self._resets)
 
     def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        """Set the offset of a group. Clients that do not know it yet send -1, which is ignored."""
+        """Set the offset of a group. Clients that do not know it yet send -1, which is ignored.
+
+        Raises:
+            RequestError: The group has no offset in this queue, and there are too many offsets.
+        """
+        if self._count >= self._groups.offsets_max and offset >= 0:
+            self.require_room(group, {topic: (queue_id,)})
+        self.keep(group, topic, queue_id, offset)
+
+    def require_room(self, group: str, queues: Mapping[str, Iterable[int]]) -> None:
+        """Raise RequestError if there are too many offsets to keep those of a group in queues.
+
+        Args:
+            group: The name of the group.
+            queues: The ids of the queues, by topic.
+        """
+        new = [
+            (topic, queue_id)
+            for topic, queue_ids in queues.items()
+            for queue_id in queue_ids
+            if queue_id not in self.in_topic(group, topic)
+        ]
+        if new and self._count + len(new) > (most := self._groups.offsets_max):
+            topic, queue_id = new[0]
+            raise RequestError(
+                ResponseCode.SYSTEM_BUSY,
+                f"the offset of group {group} in queue {queue_id} of {topic} is not kept: there "
+                f"are {self._count} offsets, and offsets_max is {most}; delete unused groups or "
+                "raise the limit",
+            )
+
+    def keep(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+        """Set the offset of a group of the broker itself, or of one that is recovered, without the
+        limit."""
         if offset < 0:
             return
         key = group_key(topic, group)
@@ -85,18 +118,7 @@ class OffsetTable:
     def confirm(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         """Commit an offset from a consumer, unless a reset was not announced to it yet."""
         if not self._resets or (group, topic, queue_id) not in self._resets:
-            if self._count >= (most := self._groups.offsets_max):
-                self._check_known(group, topic, queue_id, most)
             self.commit(group, topic, queue_id, offset)
-
-    def _check_known(self, group: str, topic: str, queue_id: int, most: int) -> None:
-        if self.get(group, topic, queue_id) is None:
-            raise RequestError(
-                ResponseCode.SYSTEM_BUSY,
-                f"the offset of group {group} in queue {queue_id} of {topic} is not kept: there "
-                f"are {self._count} offsets, and offsets_max is {most}; delete unused groups or "
-                "raise the limit",
-            )
 
     def reset(
         self, group: str, topic: str, queue_id: int, offset: int, *, announce: bool = True

@@ -51,13 +51,13 @@ def take_over(
         if record.properties.get(REAL_TOPIC) == topics.revive
         and (number_in(record.properties.get(TIMER_OUT_MS)) or 0) >= delivered
     )
-    offsets.commit(REVIVE_GROUP, TIMER_TOPIC, TIMER_QUEUE, end)
+    offsets.keep(REVIVE_GROUP, TIMER_TOPIC, TIMER_QUEUE, end)
 
 
 def note_read(offsets: OffsetTable, offset: int) -> None:
     """Note that the records before ``offset`` are Firetrail's own, or were taken over."""
     if offset > (offsets.get(REVIVE_GROUP, TIMER_TOPIC, TIMER_QUEUE) or 0):
-        offsets.commit(REVIVE_GROUP, TIMER_TOPIC, TIMER_QUEUE, offset)
+        offsets.keep(REVIVE_GROUP, TIMER_TOPIC, TIMER_QUEUE, offset)
 
 
 def _delivered_ms(files: Files, folder: Path) -> int:

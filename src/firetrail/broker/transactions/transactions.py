@@ -488,7 +488,7 @@ class Transactions:
     def _save_progress(self) -> None:
         """Commit the offset of the oldest open half message."""
         oldest = min((half.offset for half in self._halves()), default=self._next)
-        self._offsets.commit(TRANSACTION_GROUP, HALF_TOPIC, QUEUE, oldest)
+        self._offsets.keep(TRANSACTION_GROUP, HALF_TOPIC, QUEUE, oldest)
         if not self._open:
             ends = self._store.queues.max_offset(OP_TOPIC, QUEUE)
-            self._offsets.commit(TRANSACTION_GROUP, OP_TOPIC, QUEUE, ends)
+            self._offsets.keep(TRANSACTION_GROUP, OP_TOPIC, QUEUE, ends)
