@@ -3,7 +3,7 @@
 import asyncio
 
 import pytest
-from tests.broker.brokers import SUBSCRIPTION, SUSPEND, Talk, talking
+from tests.broker.brokers import SUBSCRIPTION, SUSPEND, Fields, Talk, talking
 from tests.broker.pops import ask_pop, fill, popped
 from tests.broker.test_every_request import ALL_GOOD, CHANGE_ROLES, GOOD_BODIES
 from tests.client.clusters import until
@@ -211,7 +211,7 @@ class TestOffsets:
         reset = RequestCode.INVOKE_BROKER_TO_RESET_OFFSET
         answer = await talk.ask(reset, topic="T1", group="NEW", timestamp=0, isForce=True)
         refused(answer, ResponseCode.SYSTEM_BUSY, "offsets_max is")
-        clone = {"srcGroup": "CG", "destGroup": "NEW", "offline": False}
+        clone: Fields = {"srcGroup": "CG", "destGroup": "NEW", "offline": False}
         answer = await talk.ask(RequestCode.CLONE_GROUP_OFFSET, clone)
         refused(answer, ResponseCode.SYSTEM_BUSY, "offsets_max is")
         assert offsets.of_group("NEW") == {}

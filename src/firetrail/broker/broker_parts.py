@@ -287,6 +287,8 @@ def _state(
     is_slave = store.config.role is BrokerRole.SLAVE
     topics = _topics(env, store, is_copy=is_slave, state_lags=state_lags, known_ms=topics_known_ms)
     groups = GroupTable(env.file(GROUPS_JSON), live, system.clock.now_ms, is_copy=is_slave)
+    if not is_slave:
+        topics.fence = groups.fence = lambda: store.gate.fence.refusal
     light_queues = store.config.light_queues
     offset_files = OffsetFiles(system, env.folder, store.embedded.flush, light_queues=light_queues)
     offsets = OffsetTable(offset_files, store, topics, groups)

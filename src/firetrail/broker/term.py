@@ -17,6 +17,7 @@ from pathlib import Path
 from firetrail.broker import unsupported
 from firetrail.broker.admin.replication_processor import ReplicationProcessor
 from firetrail.broker.broker_parts import Environment, Parts, build, combined, handlers_of
+from firetrail.broker.processors.lease_check import leased_handlers
 from firetrail.broker.replica.epoch_fence import EpochFence
 from firetrail.broker.replica.record_repair import RecordRepair
 from firetrail.broker.replica.relay import Relay
@@ -308,7 +309,9 @@ class Term:
         pass_on = None if self.relay is None else self.relay.commit_later
         own = handlers_of(parts, self.plan.conf, self._divergence, pass_on)
         handlers = combined([own, replication.handlers])
-        return handlers if self.relay is None else self.relay.around(handlers)
+        if self.relay is None:
+            return leased_handlers(handlers, self.store.gate)
+        return self.relay.around(handlers)
 
     def _relay_to(self, replica: ReplicaService) -> Relay:
         """Return the relay of requests to the master of a slave."""

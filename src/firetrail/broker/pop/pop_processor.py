@@ -25,6 +25,7 @@ from firetrail.broker.pop.pop_checkpoints import (
 )
 from firetrail.broker.pop.pop_queues import PopQueues
 from firetrail.broker.processors.consumer_checks import ConsumerChecks
+from firetrail.broker.processors.lease_check import require_lease
 from firetrail.broker.services.long_polling import ANY_OFFSET, HeldRequest, WakeOutcome
 from firetrail.errors import FormatError, RequestError
 from firetrail.format.layout import RECORD_HEAD
@@ -331,6 +332,7 @@ class PopProcessor:
             try:
                 if request.caller is not None:
                     self._clients.check_again(connection, request)
+                require_lease(self._store.gate)
                 self._check(header)
                 answer, took_all = attempt(_TIME_IS_OVER if is_over else None)
             except Exception as error:

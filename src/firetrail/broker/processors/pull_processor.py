@@ -8,6 +8,7 @@ from collections.abc import Callable
 from firetrail.broker.broker_state import BrokerState
 from firetrail.broker.filter.message_selector import MessageFilter
 from firetrail.broker.processors.consumer_checks import ConsumerChecks
+from firetrail.broker.processors.lease_check import require_lease
 from firetrail.broker.services.long_polling import PULL_MAX_S, HeldRequest, WakeOutcome
 from firetrail.errors import RequestError
 from firetrail.pace.limited_log import LimitedLog
@@ -144,6 +145,7 @@ class PullProcessor:
     def _commit(self, connection: Connection, header: PullHeader) -> None:
         """Commit the offset in a pull. The group gets its messages even if that is refused."""
         try:
+            require_lease(self._store.gate)
             self._offsets.confirm(
                 header.consumer_group, header.topic, header.queue_id, header.commit_offset
             )

@@ -25,6 +25,7 @@ from firetrail.remoting.messages.bodies import ClusterInfo
 from firetrail.remoting.messages.replica_bodies import ReplicaStatus
 from firetrail.remoting.wire.codes import RequestCode
 from firetrail.remoting.wire.command import RemotingCommand
+from firetrail.store.admission.fence import KnownFence
 from firetrail.store.admission.gate import Closure
 
 NOT_ASKED = (
@@ -87,6 +88,9 @@ class EpochFence:
             self._store.gate.shut(Closure.FENCED, reason)
         else:
             self._store.gate.lift(Closure.FENCED)
+        fence = self._store.gate.fence
+        if isinstance(fence, KnownFence):  # not that of a group, whose lease decides
+            fence.refusal = reason
         if self._is_settled and reason != self._logged:
             self._logged = reason
             if reason:

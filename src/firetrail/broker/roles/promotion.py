@@ -120,7 +120,8 @@ class Promotion:
         """Return the epochs. A master without any begins the first one if a replica asks."""
         broker = self._broker
         is_asked = EpochHeader.decode(request.fields).replica and not self.step
-        if is_asked and broker.replica is None and not broker.epochs.epochs:
+        is_master = broker.replica is None and not self._is_fenced()
+        if is_asked and is_master and not broker.epochs.epochs:
             broker.epochs.append(Epoch(1, broker.broker_store.log.min_offset))
         return request.answer(body=epoch_entries(broker).encode(standard=True))
 

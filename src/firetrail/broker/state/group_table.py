@@ -44,6 +44,8 @@ class GroupTable:
 
     Attributes:
         is_frozen: Whether no group is created on demand, as in a copy.
+        fence: Returns why another broker may be the master, so that no group is created on demand;
+            empty if none may.
     """
 
     def __init__(
@@ -57,6 +59,7 @@ class GroupTable:
         self._live = config
         self._is_copy = is_copy
         self.is_frozen = False
+        self.fence: Callable[[], str] = lambda: ""
         self._now_ms = now_ms
         kept = file.load(SubscriptionGroupTable)
         self._groups = dict(kept.subscription_group_table)
@@ -90,7 +93,7 @@ class GroupTable:
     def require(self, name: str) -> SubscriptionGroupConfig:
         """Return the group; create it if that is allowed, raise RequestError if not.
 
-        A slave and a frozen master return the group as a master would create it.
+        A slave, and a master that is frozen or fenced, return it as a master would create it.
         """
         group = self._groups.get(name)
         if group is not None:
@@ -102,7 +105,7 @@ class GroupTable:
                 f"subscription group [{name}] does not exist; create it first",
             )
         group = SubscriptionGroupConfig(name)
-        if not (self._is_copy or self.is_frozen):
+        if not (self._is_copy or self.is_frozen or self.fence()):
             if not name.startswith(SYSTEM_GROUP_PREFIX):
                 self._creation.check(f"group {name}", len(self._groups))
             self.put([group])

@@ -51,6 +51,8 @@ class TopicTable:
 
     Attributes:
         is_frozen: Whether no topic is created on demand, as in a copy.
+        fence: Returns why another broker may be the master, so that no topic is created on demand;
+            empty if none may.
     """
 
     def __init__(
@@ -65,6 +67,7 @@ class TopicTable:
         self._live = config
         self._is_copy = is_copy
         self.is_frozen = False
+        self.fence: Callable[[], str] = lambda: ""
         self._now_ms = now_ms
         kept = file.load(TopicConfigTable)
         self._topics = dict(kept.topic_config_table)
@@ -187,6 +190,8 @@ class TopicTable:
         model = self._topics.get(header.default_topic)
         if model is None or not model.perm & Permission.INHERIT:
             return self.require(name)
+        if refusal := self.fence():
+            raise RequestError(ResponseCode.SERVICE_NOT_AVAILABLE, refusal)
         queues = max(1, min(header.default_topic_queue_nums, model.write_queue_nums))
         self._creation.check(f"topic {name}", len(self._topics))
         topic = replace(
@@ -202,13 +207,13 @@ class TopicTable:
     def ensure(self, name: str, queues: int, perm: int = READ_WRITE) -> TopicConfig:
         """Return the topic; create it with this many queues if it does not exist.
 
-        A slave and a frozen master return it as a master would create it.
+        A slave, and a master that is frozen or fenced, return it as a master would create it.
         """
         topic = self._topics.get(name)
         if topic is None:
             check_topic_name(name)
             topic = TopicConfig(name, queues, queues, int(perm))
-            if not (self._is_copy or self.is_frozen):
+            if not (self._is_copy or self.is_frozen or self.fence()):
                 if not self.is_fixed(name):
                     self._creation.check(f"topic {name}", len(self._topics))
                 self._change([topic])

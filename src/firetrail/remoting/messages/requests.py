@@ -162,6 +162,8 @@ class RequestTrait(Flag):
     """Its body may be as large as a frame."""
     CHANGES = auto()
     """Although slaves answer it, it may change the log or the tables of a master."""
+    LEASE = auto()
+    """Although slaves answer it, a master that may have a successor refuses it."""
 
 
 _BODIES_MAX = {
@@ -220,7 +222,7 @@ def _nobody(code: RequestCode) -> RequestSpec:
     return RequestSpec(code, RequestTarget.NOBODY, NoHeader, ANSWERED, _ORDINARY)
 
 
-_URGENT, _COSTLY, _STORES, _AWAITS, _TABLE, _LIST, _DIALECT, _FRAME, _CHANGES = RequestTrait
+_URGENT, _COSTLY, _STORES, _AWAITS, _TABLE, _LIST, _DIALECT, _FRAME, _CHANGES, _LEASE = RequestTrait
 
 _ROWS = (
     # messages
@@ -237,23 +239,23 @@ _ROWS = (
     _broker(Code.POP_MESSAGE, PopHeader, BUSY, _AWAITS),
     _broker(Code.ACK_MESSAGE, AckHeader, BUSY),
     _broker(Code.BATCH_ACK_MESSAGE, NoHeader, BUSY),
-    _broker(Code.PEEK_MESSAGE, PeekHeader, ANSWERED),
+    _broker(Code.PEEK_MESSAGE, PeekHeader, ANSWERED, _LEASE),
     _broker(Code.CHANGE_MESSAGE_INVISIBLETIME, ChangeInvisibleTimeHeader, BUSY),
-    _broker(Code.NOTIFICATION, NotificationHeader, ANSWERED, _AWAITS),
+    _broker(Code.NOTIFICATION, NotificationHeader, ANSWERED, _AWAITS | _LEASE),
     _broker(Code.POLLING_INFO, PollingInfoHeader, ANSWERED),
     _broker(Code.QUERY_MESSAGE, QueryMessageHeader, ANSWERED, _COSTLY),
     _broker(Code.VIEW_MESSAGE_BY_ID, ViewMessageHeader, ANSWERED),
-    _broker(Code.QUERY_CONSUMER_OFFSET, ConsumerOffsetHeader, ANSWERED),
-    _broker(Code.UPDATE_CONSUMER_OFFSET, ConsumerOffsetHeader, ANSWERED, _CHANGES),
-    _broker(Code.SEARCH_OFFSET_BY_TIMESTAMP, SearchOffsetHeader, ANSWERED),
-    _broker(Code.GET_MAX_OFFSET, QueueHeader, ANSWERED),
+    _broker(Code.QUERY_CONSUMER_OFFSET, ConsumerOffsetHeader, ANSWERED, _LEASE),
+    _broker(Code.UPDATE_CONSUMER_OFFSET, ConsumerOffsetHeader, ANSWERED, _CHANGES | _LEASE),
+    _broker(Code.SEARCH_OFFSET_BY_TIMESTAMP, SearchOffsetHeader, ANSWERED, _LEASE),
+    _broker(Code.GET_MAX_OFFSET, QueueHeader, ANSWERED, _LEASE),
     _broker(Code.GET_MIN_OFFSET, QueueHeader, ANSWERED),
     _broker(Code.GET_EARLIEST_MSG_STORETIME, QueueHeader, ANSWERED),
     # clients
     _broker(Code.HEART_BEAT, NoHeader, ANSWERED, _URGENT),
     _broker(Code.UNREGISTER_CLIENT, UnregisterClientHeader, ANSWERED, _URGENT),
     _broker(Code.GET_CONSUMER_LIST_BY_GROUP, GroupHeader, ANSWERED, _URGENT),
-    _broker(Code.LOCK_BATCH_MQ, NoHeader, ANSWERED, _URGENT),
+    _broker(Code.LOCK_BATCH_MQ, NoHeader, ANSWERED, _URGENT | _LEASE),
     _broker(Code.UNLOCK_BATCH_MQ, NoHeader, ANSWERED, _URGENT),
     _broker(Code.CHECK_CLIENT_CONFIG, NoHeader, ANSWERED),
     _broker(Code.QUERY_ASSIGNMENT, NoHeader, ANSWERED),
@@ -411,3 +413,8 @@ REFUSED_BY_SLAVES: Mapping[int, SlaveRefusal] = {
 CHANGING = REFUSED_BY_SLAVES.keys() | _codes(_CHANGES)
 """The requests that may change the log or the tables of a master. Others may need a topic or a
 group that does not exist, which the tables create on demand."""
+_SENDS = STORING & _codes(_FRAME)
+LEASED = (REFUSED_BY_SLAVES.keys() | _codes(_LEASE)) - _SENDS
+"""The requests that a master refuses if it may have a successor: they would change what the
+successor has, hand out messages that it hands out too, or say what it knows better. Sends are left
+to the store, which refuses every message."""

@@ -1,7 +1,8 @@
-"""The fence of a store: the time until which the master of a group may acknowledge messages.
+"""The fence of a store: whether its broker is the master now, beyond doubt.
 
-Closing the gate is not enough for this: a process can be suspended for any time, and may answer a
-request first when it continues. So each put checks the clock.
+In a group, that is the time until which the lease lasts. Closing the gate is not enough for this: a
+process can be suspended for any time, and may answer a request first when it continues. So each put
+checks the clock. Outside of groups, the epochs of other masters decide.
 """
 
 import math
@@ -11,17 +12,22 @@ from firetrail.system import Clock
 
 
 class Fence(Protocol):
-    """Decides at any moment whether messages may be acknowledged."""
+    """Decides at any moment whether messages may be acknowledged, and tables changed."""
 
     @property
     def refusal(self) -> str:
         """The reason why nothing may be acknowledged now; empty if it may."""
 
 
-class NoFence:
-    """The fence of a store without a group, which always allows acknowledgements."""
+class KnownFence:
+    """The fence of a store without a group: the last reason that was found, if there is any.
 
-    refusal = ""
+    Attributes:
+        refusal: The reason why nothing may be acknowledged; empty if it may.
+    """
+
+    def __init__(self, refusal: str = "") -> None:
+        self.refusal = refusal
 
 
 class LeaseFence:

@@ -3,7 +3,7 @@
 import logging
 from enum import Enum
 
-from firetrail.store.admission.fence import Fence, NoFence
+from firetrail.store.admission.fence import Fence, KnownFence
 from firetrail.system import Threads
 
 
@@ -35,7 +35,7 @@ class Gate:
         """The reason why puts are refused; empty while they are accepted."""
         self.is_temporary = True
         """Whether all reasons end by themselves."""
-        self.fence: Fence = NoFence()
+        self.fence: Fence = KnownFence()
         """Allows acknowledgements; a member of a group sets one that asks the clock."""
 
     def shut(self, closure: Closure, detail: str = "") -> None:
