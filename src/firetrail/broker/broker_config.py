@@ -36,7 +36,8 @@ from firetrail.errors import ConfigError
 from firetrail.format.names import TRACE_TOPIC
 from firetrail.format.values.hosts import PORT_MAX, Host
 from firetrail.format.values.integers import INT32_MAX
-from firetrail.replication.ha.ha_frames import BODY_MAX, MEMBER_MAX
+from firetrail.replication.group.lineage import EPOCH_STEP
+from firetrail.replication.ha.ha_frames import BODY_MAX
 from firetrail.settings.audit_settings import AuditSettings
 from firetrail.settings.log_settings import LogSettings
 from firetrail.settings.settings_table import Setting, Text, Whole, table
@@ -371,8 +372,8 @@ class BrokerConfig(AccessSettings, BrokerLimitSettings, AuditSettings, LogSettin
     ha_member: int = FAILOVER(
         0,
         "",
-        Whole(0, MEMBER_MAX),
-        "Number of this member in the group: 1 or larger, and different for every member. It is"
+        Whole(0, EPOCH_STEP - 1),
+        "Number of this member in the group: from 1 to 999, and different for every member. It is"
         " the broker id while the member is a slave.",
     )
     ha_lease_s: int = FAILOVER(
