@@ -68,7 +68,10 @@ class BrokerGroup:
         self._folder = folder
         self._store = store
 
-    async def start(self, number: int, **settings: Any) -> Broker:
+    async def start(
+        self, number: int, *, role: BrokerRole | None = None, **settings: Any
+    ) -> Broker:
+        """Start a member; ``role`` is its role as a master, if it is the founder."""
         endpoint = self.endpoints.setdefault(number, self.etcd.endpoint())
         endpoint.cut = False
         founds = number == 1
@@ -79,7 +82,7 @@ class BrokerGroup:
             **{**QUICK, **settings},
         )
         store = self._store.replace(
-            role=self._store.role if founds else BrokerRole.SLAVE,
+            role=(role or self._store.role) if founds else BrokerRole.SLAVE,
             store_host=self._store.store_host._replace(port=0),
         )
         clock = self.clocks.setdefault(number, PushedClock())
@@ -164,10 +167,13 @@ class BrokerGroup:
 
 @asynccontextmanager
 async def broker_group(
-    folder: Path, members: int = 3, store: StoreConfig | None = None
+    folder: Path,
+    members: int = 3,
+    store: StoreConfig | None = None,
+    role: BrokerRole = BrokerRole.SYNC_MASTER,
 ) -> AsyncIterator[BrokerGroup]:
     """Run a group whose first master is member 1, and wait until all members are in sync."""
-    settings = (store or SMALL).replace(role=BrokerRole.SYNC_MASTER)
+    settings = (store or SMALL).replace(role=role)
     with fake_etcd() as etcd:
         group = BrokerGroup(folder, etcd, settings)
         try:

@@ -22,6 +22,6 @@ def test_the_index_of_the_page_has_every_state() -> None:
 
 
 def test_states_that_need_nothing_are_listed_as_such() -> None:
-    (line,) = re.findall(r"States that need nothing: (.*)", TEXT)
+    (line,) = re.findall(r"States that need nothing: (.*?)\n- ", TEXT, re.DOTALL)
     well = {state.value for state, advice in ADVICE.items() if advice.is_well}
     assert {*re.findall(r"\[([\w-]+)\]", line)} == well

@@ -20,6 +20,7 @@ from firetrail.text import did_you_mean, typo_of
 from firetrail.tls.tls_config import refuse_misplaced
 
 NOTHING_TO_SET = "the broker has no setting for this"
+_ROLE_KEYS = frozenset(STORE_SETTINGS["role"].names_in_file)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +37,8 @@ class LoadedBroker:
 def load_entries(entries: Mapping[str, Entry]) -> LoadedBroker:
     """Return the settings in a ``broker.conf``; raise ConfigError for an invalid value.
 
-    A misspelt key is refused, and so is a setting of TLS, which belongs in another file.
+    A misspelt key is refused, and so is a setting of TLS, which belongs in another file. A member
+    of a group whose role is not set is a SYNC_MASTER when it is elected.
     """
     refuse_misplaced(entries)
     names = {name for setting in SETTINGS.values() for name in setting.names_in_file}
@@ -60,9 +62,12 @@ def load_entries(entries: Mapping[str, Entry]) -> LoadedBroker:
         if remark.key not in refused_keys
     )
     broker = BrokerConfig(**reading.values)
-    check_id(broker, store.config, entries["brokerId"].place if "brokerId" in entries else "")
+    config = store.config
+    if broker.etcd_servers and not _ROLE_KEYS & entries.keys():
+        config = config.replace(role=BrokerRole.SYNC_MASTER)  # a failover must lose nothing
+    check_id(broker, config, entries["brokerId"].place if "brokerId" in entries else "")
     return LoadedBroker(
-        broker, store.config, unknown + tuple(reading.adjusted) + store.adjusted + ignored, refused
+        broker, config, unknown + tuple(reading.adjusted) + store.adjusted + ignored, refused
     )
 
 

@@ -170,6 +170,8 @@ class Term:
                 self.epoch_fence.begin()
             self.handlers = self._all_handlers()
             if not self.is_slave:
+                if env.keeper is not None:  # after a kill, the role tells what was confirmed
+                    env.slave_mark.learn_role(self.plan.store.role.value)
                 env.slave_mark.clear(full_name(env.live.current))
         except BaseException:
             self.store.close(STOP_S)

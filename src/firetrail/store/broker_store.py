@@ -147,6 +147,13 @@ class BrokerStore:
         return ""
 
     @property
+    def kept_confirmed_end(self) -> int:
+        """The end of the part of the log that is known to be confirmed by replicas which a
+        SYNC_MASTER waited for; 0 if there is none."""
+        file = self._engine.confirmed
+        return min(file.end.offset, self.log.max_offset) if file is not None else 0
+
+    @property
     def missing_config(self) -> list[str]:
         """Files of the broker that the store had when it was last open and that are missing."""
         return self._engine.missing_config

@@ -10,11 +10,17 @@ from tests.broker.groups import FIRST, broker_group, status_of
 from tests.client.clusters import until
 from tests.helpers import crash_image
 
+from firetrail.broker.broker_conf_file import load_entries
+from firetrail.broker.broker_config import BrokerConfig
 from firetrail.broker.replica.replicated_broker import replica_status
+from firetrail.broker.state.slave_mark import SlaveMark
 from firetrail.cli.main import main
 from firetrail.cli.replication.member_states import MemberState, state_of
+from firetrail.errors import ConfigError
+from firetrail.format.files.java_properties import parse_properties
 from firetrail.remoting.wire.codes import ResponseCode
 from firetrail.replication.group.confirmed_entry import AGE_S
+from firetrail.replication.group.lineage import EPOCH_STEP, next_epoch
 from firetrail.store.root.confirmed_file import ConfirmedFile
 from firetrail.store.root.watermark import read_watermark
 from firetrail.store.settings.store_config import BrokerRole
@@ -60,6 +66,80 @@ async def test_the_others_keep_what_it_lacks_and_name_the_remedy(
         await group.start(1)
         await group.master()
         assert not any(status_of(each).older_master for each in group.members.values())
+
+
+async def test_a_member_keeps_what_was_confirmed_whatever_its_own_role_is(tmp_path: Path) -> None:
+    """That a message is acknowledged is a matter of the group, not of the member that has it."""
+    async with broker_group(tmp_path) as group:
+        shutil.copytree(tmp_path / "2", tmp_path / "old")
+        assert (await group.send(1, b"later")).code == OK
+        end = group.members[1].store.log_range[1]
+        await until(lambda: group.members[3].broker_store.log.confirmed_end == end)
+        for number in (1, 2, 3):
+            group.cut_off(number)
+        for number in (3, 2, 1):
+            await group.stop(number)
+        group.end_lease()
+        shutil.rmtree(tmp_path / "2")
+        (tmp_path / "old").rename(tmp_path / "2")
+
+        older = await group.start(2)
+        await until(lambda: older.role is not BrokerRole.SLAVE)
+        member = await group.start(1, role=BrokerRole.ASYNC_MASTER)
+        await until(lambda: bool(status_of(member).older_master))
+        bodies = [record.body for record in member.store.read("T1")]
+        assert bodies[-2:] == [FIRST, b"later"]
+
+
+async def test_what_an_async_master_has_stored_alone_is_not_kept_for_ever(tmp_path: Path) -> None:
+    """A member that was killed as an ASYNC_MASTER knows that it waited for nobody."""
+    async with broker_group(tmp_path, members=1, role=BrokerRole.ASYNC_MASTER) as group:
+        master = group.members[1]
+        assert (await group.send(1, b"alone")).code == OK
+        assert master.store.wait_dispatched()
+        crash_image(tmp_path / "1", tmp_path / "killed")
+        assert SlaveMark(SYSTEM, tmp_path / "killed").notes.master_role == "ASYNC_MASTER"
+        assert master._terms._confirmed_end() == 0
+
+
+@pytest.mark.parametrize("role", [BrokerRole.ASYNC_MASTER, BrokerRole.SYNC_MASTER])
+async def test_a_member_that_would_lose_messages_in_a_failover_says_so(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, role: BrokerRole
+) -> None:
+    async with broker_group(tmp_path, members=2, role=role) as group:
+        state, reason = state_of(replica_status(group.members[1], "", "", None))
+    is_async = role is BrokerRole.ASYNC_MASTER
+    assert state is (MemberState.ASYNCHRONOUS if is_async else MemberState.MASTER)
+    assert ("acknowledges messages that no replica has" in reason) is is_async
+    assert ("set brokerRole=SYNC_MASTER, unless that is wanted" in caplog.text) is is_async
+
+
+@pytest.mark.parametrize(
+    ("lines", "role"),
+    [
+        ("", BrokerRole.ASYNC_MASTER),
+        ("etcd_endpoints=e:2379\nha_member=1\n", BrokerRole.SYNC_MASTER),
+        (
+            "etcd_endpoints=e:2379\nha_member=1\nbrokerRole=ASYNC_MASTER\n",
+            BrokerRole.ASYNC_MASTER,
+        ),
+        ("etcd_endpoints=e:2379\nha_member=2\nbrokerRole=SLAVE\nbrokerId=2\n", BrokerRole.SLAVE),
+    ],
+)
+def test_a_member_of_a_group_is_an_async_master_only_if_it_asks_for_it(
+    lines: str, role: BrokerRole
+) -> None:
+    assert load_entries(parse_properties(lines, "b.conf")).store.role is role
+
+
+@pytest.mark.parametrize(("number", "is_valid"), [(999, True), (1000, False), (1001, False)])
+def test_numbers_of_members_are_those_that_epochs_tell_apart(number: int, is_valid: bool) -> None:
+    if is_valid:
+        assert next_epoch(number, 5) % EPOCH_STEP == number
+        assert BrokerConfig(ha_member=number).ha_member == number
+    else:
+        with pytest.raises(ConfigError, match="ha_member"):
+            BrokerConfig(ha_member=number)
 
 
 async def test_killed_members_keep_what_was_confirmed_after_their_watermark(

@@ -44,6 +44,8 @@ def following(**changes: object) -> ReplicaStatus:
     ("status", "state", "reason"),
     [
         (MASTER, MemberState.MASTER, ""),
+        (replace(MASTER, role="ASYNC_MASTER"), MemberState.ASYNCHRONOUS, "it is an ASYNC_MASTER"),
+        (replace(MASTER, role="ASYNC_MASTER", group=None), MemberState.MASTER, ""),
         (REPLICA, MemberState.IN_SYNC, ""),
         (replace(REPLICA, group=None), MemberState.FOLLOWING, ""),
         (replace(REPLICA, group=replace(GROUP, in_sync=[1])), MemberState.CATCHING_UP, ""),
@@ -118,7 +120,9 @@ def test_all_states_of_followers_and_all_doubts_are_states() -> None:
 
 def test_every_state_that_is_not_well_says_what_to_do() -> None:
     assert ADVICE.keys() == {*MemberState}
-    assert all(bool(advice.what_to_do) != advice.is_well for advice in ADVICE.values())
+    chosen = {MemberState.ASYNCHRONOUS}  # well if the operator wants it
+    assert chosen == {s for s, each in ADVICE.items() if each.is_well and each.what_to_do}
+    assert all(each.is_well or each.what_to_do for each in ADVICE.values())
 
 
 def test_the_exit_code_sums_the_states_up() -> None:
@@ -129,6 +133,7 @@ def test_the_exit_code_sums_the_states_up() -> None:
     down = MemberView(2, "a:2", None, MemberState.DOWN, "no answer")
     for members, code in (
         ([master, replica], 0),
+        ([replace(master, state=MemberState.ASYNCHRONOUS), replica], 0),
         ([master, late], 3),
         ([master, down], 3),
         ([refusing, replica], 6),

@@ -283,11 +283,8 @@ class Failover:
         ):
             self._older = None
         if status.master == master and replica.follower.is_different:
-            is_sync = self._master_role is BrokerRole.SYNC_MASTER
             try:
-                await self._broker.rewind(
-                    master, keep_confirmed=is_sync and not group.memory.may_truncate
-                )
+                await self._broker.rewind(master, keep_confirmed=not group.memory.may_truncate)
             except OlderMasterError as error:
                 older = OlderMasterError(_left_out(master)) if group.memory.was_excluded else error
                 self._older = master, str(older)

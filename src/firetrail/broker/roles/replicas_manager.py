@@ -106,6 +106,13 @@ class ReplicasManager:
         is_founder = self._role is not BrokerRole.SLAVE
         keeper = lease_keeper(config, self._broker.address, self._system, may_found=is_founder)
         master_role = self._role if is_founder else BrokerRole.SYNC_MASTER
+        if master_role is BrokerRole.ASYNC_MASTER:
+            _log.warning(
+                "member %d is an ASYNC_MASTER when it is elected: a failover then loses messages "
+                "that it has acknowledged and no replica has; set brokerRole=SYNC_MASTER, unless "
+                "that is wanted",
+                config.ha_member,
+            )
         self._failover = Failover(keeper, self._broker, master_role, config)
         self.promotion.group = GroupHandOver(self._broker, keeper)
         self._succession = Succession(self._broker, keeper, self.promotion.take_over)

@@ -156,15 +156,24 @@ class Terms:
         async with self._changing:
             plan = self._same_plan()
             env = plan.env
-            # An ASYNC_MASTER does not wait for confirmations, so there are none.
-            is_async = env.slave_mark.notes.master_role == BrokerRole.ASYNC_MASTER.value
-            kept = self.current.store.log.confirmed_end if keep_confirmed and not is_async else 0
+            kept = self._confirmed_end() if keep_confirmed else 0
             await self.end()
             try:
                 await rewind_store(env.system, env.folder, master, env.client_access, kept)
                 env.slave_mark.rewound()
             finally:
                 await self._begin(plan)
+
+    def _confirmed_end(self) -> int:
+        """Return the offset before which a SYNC_MASTER of the group has acknowledged the log.
+
+        An ASYNC_MASTER does not wait for confirmations. If the last master was one, only those of
+        the time before count.
+        """
+        store = self.current.store
+        last_role = self.current.plan.env.slave_mark.notes.master_role
+        is_async = last_role == BrokerRole.ASYNC_MASTER.value
+        return store.kept_confirmed_end if is_async else store.log.confirmed_end
 
     def _same_plan(self) -> TermPlan:
         """Return a plan to continue in the present role, with the settings in force."""

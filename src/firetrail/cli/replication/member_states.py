@@ -17,6 +17,7 @@ from firetrail.remoting.connections.remoting_client import RemotingClient
 from firetrail.remoting.messages.replica_bodies import FollowerReport, ReplicaStatus
 from firetrail.replication.group.group_status import GroupProblem
 from firetrail.replication.replica.follower_status import FollowerState
+from firetrail.store.settings.config_rules import BrokerRole
 from firetrail.text import counted
 
 PAGE = "docs/guide/what-to-do.md"
@@ -26,6 +27,7 @@ class MemberState(StrEnum):
     """The state of a member of a group. Scripts rely on the values."""
 
     MASTER = "master"
+    ASYNCHRONOUS = "asynchronous"
     IN_SYNC = "in-sync"
     FOLLOWING = "following"
     CATCHING_UP = "catching-up"
@@ -67,6 +69,9 @@ class Advice(NamedTuple):
 _RECOVER = "do not delete anything: 'firetrail replica recover-group' shows what would be lost"
 ADVICE: Mapping[MemberState, Advice] = {
     MemberState.MASTER: Advice(True, ""),
+    MemberState.ASYNCHRONOUS: Advice(
+        True, "set brokerRole=SYNC_MASTER and restart it, unless a failover may lose messages"
+    ),
     MemberState.IN_SYNC: Advice(True, ""),
     MemberState.FOLLOWING: Advice(True, ""),
     MemberState.CATCHING_UP: Advice(False, "wait: it joins the in-sync set when it has caught up"),
@@ -128,6 +133,7 @@ ADVICE: Mapping[MemberState, Advice] = {
     MemberState.DOWN: Advice(False, "start its broker, or check the network to it"),
     MemberState.NOT_ASKED: Advice(False, "give its address as well, or name servers (--namesrv)"),
 }
+_MASTERS = (MemberState.MASTER, MemberState.ASYNCHRONOUS)
 _FOLLOWERS = {
     FollowerState.WAITING.value: MemberState.NO_MASTER,
     FollowerState.CHECKING.value: MemberState.CHECKING,
@@ -175,7 +181,7 @@ class GroupStates:
     @property
     def master(self) -> MemberView | None:
         """The master that accepts and confirms messages; None if there is none."""
-        return next((each for each in self.members if each.state is MemberState.MASTER), None)
+        return next((each for each in self.members if each.state in _MASTERS), None)
 
     @property
     def is_complete(self) -> bool:
@@ -206,6 +212,9 @@ def state_of(status: ReplicaStatus) -> tuple[MemberState, str]:
             return MemberState.REFUSING, status.refusal
         if status.unconfirmed:
             return MemberState.UNCONFIRMED, status.unconfirmed
+        if group is not None and status.role == BrokerRole.ASYNC_MASTER.value:
+            reason = "it is an ASYNC_MASTER, which acknowledges messages that no replica has"
+            return MemberState.ASYNCHRONOUS, "; ".join(filter(None, [reason, _damage(status)]))
         return MemberState.MASTER, _damage(status)
     return _state_of_slave(status, status.follower or FollowerReport(FollowerState.WAITING.value))
 

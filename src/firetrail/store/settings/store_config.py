@@ -89,7 +89,7 @@ class StoreConfig(FileSettings):
         "brokerRole",
         OneOf(BrokerRole),
         "A `SYNC_MASTER` acknowledges a message when replicas have it; a `SLAVE` refuses puts and"
-        " copies the log of a master.",
+        " copies the log of a master. With `etcd_endpoints`, the default is SYNC_MASTER.",
     )
     light_queues: bool = PUT(
         False, "enableLmq", FLAG, "Also put messages into the light queues (`%LMQ%…`) they name."
