@@ -221,7 +221,8 @@ class Member:
 
     @property
     def report(self) -> MemberReport | None:
-        return self.election.report(len(self.log), is_short=bool(self.shortfall))
+        confirmed = min(self.confirmed, len(self.log))
+        return self.election.report(len(self.log), confirmed, is_short=bool(self.shortfall))
 
     @property
     def shortfall(self) -> str:

@@ -7,7 +7,7 @@ from firetrail.broker.replica.group_recovery import decided_set
 from firetrail.errors import RequestError
 from firetrail.remoting.messages.replica_headers import RecoverGroupHeader
 from firetrail.replication.group.election import Election
-from firetrail.replication.group.group_check import StateConflict
+from firetrail.replication.group.group_check import StateConflict, restored_set
 from firetrail.replication.group.group_memory import GroupMemory
 from firetrail.replication.group.group_view import GroupView, InSyncSet, LeaseHolder, MemberReport
 from firetrail.replication.log.epochs import NUMBER_MAX
@@ -138,3 +138,18 @@ def test_epochs_do_not_run_out_because_of_the_revisions_of_the_engine() -> None:
         holder = LeaseHolder(2, "", "", "other", revision)
         state = InSyncSet(ONE, 0, revision, asked.proposed.lineage)
         election.observe(GroupView(revision, holder, state))
+
+
+def test_a_lost_group_begins_at_what_all_know_to_be_confirmed() -> None:
+    """An older copy of a member would else be elected alone, before the next note."""
+    seen = memory_of(after(InSyncSet(EVERY, 0, 0), 3))
+    ends = {1: (900, 880), 2: (900, 800), 3: (850, 850)}
+    found = restored_set({n: MemberReport(seen, *each) for n, each in ends.items()})
+    assert found is not None
+    creator, base = found
+    assert (creator, base.members, base.offset) == (1, EVERY, 800)
+    old = Election(3, TIMING, may_found=False, memory=seen)
+    old.observe(GroupView(9, None, base.next(base.members, base.offset, 2001)))
+    assert conflict(old) is None
+    assert "its disk was replaced or restored" in old.campaign_obstacle(799)
+    assert "its disk was replaced or restored" not in old.campaign_obstacle(800)

@@ -176,7 +176,7 @@ def test_a_change_expects_the_content_of_the_set_and_not_only_its_revision(
 def test_members_see_what_others_report_until_it_is_withdrawn(group: Group, prefix: str) -> None:
     one, two = group.member(prefix), group.member(prefix)
     assert one.claim(1, "store 1") == "store 1"
-    report = MemberReport(GroupMemory("ab", 3, 1001, ["a", "b"], 0, [1, 2], 7, [1, 2]), 99)
+    report = MemberReport(GroupMemory("ab", 3, 1001, ["a", "b"], 0, [1, 2], 7, [1, 2]), 99, 88)
     one.report(1, report)
     view = two.watch(0, 0)
     assert (view.identities, view.reports) == ({1: "store 1"}, {1: report})

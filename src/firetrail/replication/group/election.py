@@ -273,17 +273,20 @@ class Election:
         found = restored_set(view.reports)
         return found[1] if found is not None and found[0] == self._member else None
 
-    def report(self, log_end: int, *, is_short: bool = False) -> MemberReport | None:
+    def report(
+        self, log_end: int, confirmed_end: int = 0, *, is_short: bool = False
+    ) -> MemberReport | None:
         """Return the report of the member to the others; None if there is nothing to report.
 
         Args:
             log_end: The end of the member's log.
+            confirmed_end: The end of the part that it knows to be confirmed. Default: 0.
             is_short: Whether the log lacks, or may lack, messages that were confirmed. Then the
                 others are told its end while there is no master. Default: False.
         """
         is_told = is_short and self.view.holder is None and self.view is not UNKNOWN
         is_needed = (self.refusal is not None or is_told) and self.memory.group
-        return MemberReport(self.memory, log_end) if is_needed else None
+        return MemberReport(self.memory, log_end, confirmed_end) if is_needed else None
 
     def campaign(self, token: str, now: float, log_epoch: int) -> Campaign:
         """Note that a campaign is sent now; return what it asks for.

@@ -175,7 +175,7 @@ class EtcdCoordinator:
         if report is None:
             self._gateway.call("kv/deleterange", {"key": _text64(key)})
             return
-        content = {"memory": report.memory.to_json(), "end": report.end}
+        content = asdict(report) | {"memory": report.memory.to_json()}
         self._gateway.call("kv/txn", {"success": [_put(key, content)]})
 
     def recover(self, expected: InSyncSet | None, decided: InSyncSet) -> GroupView:
@@ -356,7 +356,8 @@ def _address(entry: Json) -> str:
 
 def _report(entry: Json) -> MemberReport:
     value = _value(entry)
-    return MemberReport(GroupMemory.from_json(value["memory"]), int(value["end"]))
+    ends = int(value["end"]), int(value.get("confirmed", 0))
+    return MemberReport(GroupMemory.from_json(value["memory"]), *ends)
 
 
 def _numbered(

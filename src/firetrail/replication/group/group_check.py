@@ -174,7 +174,8 @@ def restored_set(reports: Mapping[int, MemberReport]) -> tuple[int, InSyncSet] |
 
     All members of the group must have reported. Then no member knows a later version than the
     newest one among them, and all members of its in-sync set have everything that was acknowledged.
-    The one with the longest log creates the group.
+    The one with the longest log creates the group. Its offset is what all of them know to be
+    confirmed: the set can be older, and the newer offset was lost with the engine.
 
     Args:
         reports: The state that each member has seen.
@@ -193,9 +194,9 @@ def restored_set(reports: Mapping[int, MemberReport]) -> tuple[int, InSyncSet] |
         return None
     if any(known[number].end < newest.offset for number in newest.in_sync):
         return None  # a disk was replaced or restored
-    return most_advanced(known), InSyncSet(
-        frozenset(newest.in_sync), newest.offset, 0, newest.lineage
-    )
+    confirmed = min((known[number].confirmed for number in newest.in_sync), default=0)
+    offset = max(newest.offset, confirmed)
+    return most_advanced(known), InSyncSet(frozenset(newest.in_sync), offset, 0, newest.lineage)
 
 
 def most_advanced(reports: Mapping[int, MemberReport]) -> int:

@@ -88,10 +88,12 @@ class MemberReport:
     Attributes:
         memory: The state that it has seen of the group.
         end: The end of its log.
+        confirmed: The offset up to which it knows its log to be confirmed.
     """
 
     memory: GroupMemory
     end: int
+    confirmed: int = 0
 
 
 @dataclass(frozen=True, slots=True)

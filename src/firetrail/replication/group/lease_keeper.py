@@ -304,8 +304,6 @@ class LeaseKeeper:
         election = self._election
         return self._own_number.store_obstacle(election.view) or election.campaign_obstacle(log_end)
 
-    # -- threads ------------------------------------------------------------------------------
-
     def _run(self) -> None:
         while not self._stopping.is_set():
             if self._step():
@@ -383,7 +381,8 @@ class LeaseKeeper:
         election, store, number = self._election, self._store, self._member.number
         if store is None or not self._own_number.is_own:
             return _NO_REPORT_DUE
-        report = election.report(store.log.max_offset, is_short=bool(store.shortfall))
+        ends = store.log.max_offset, store.kept_confirmed_end
+        report = election.report(*ends, is_short=bool(store.shortfall))
         return _NO_REPORT_DUE if election.view.reports.get(number) == report else report
 
     def _apply_answer_of(self, request: Callable[[], GroupView]) -> None:
