@@ -12,6 +12,7 @@ from tests.broker.brokers import SMALL, Talk, talking
 
 from firetrail.broker.broker import Broker
 from firetrail.broker.broker_config import BrokerConfig
+from firetrail.broker.pop.ordered_pops import OrderedPop
 from firetrail.broker.replica.slave_synchronize import SlaveSynchronize, possible
 from firetrail.remoting.connections.connection import Connection
 from firetrail.remoting.connections.remoting_client import RemotingClient
@@ -107,6 +108,23 @@ async def test_deletions_are_copied() -> None:
         assert slave.topics.get("T1") is None
         assert slave.groups.get("CG") is None
         assert slave.offsets.get("CG", "T1", 0) is None
+
+
+@pytest.mark.parametrize("what", ["topic", "group"])
+async def test_pops_in_order_of_a_former_master_are_forgotten_with_their_names(what: str) -> None:
+    """They are not copied, and would close queues if the slave became the master again."""
+    async with pair() as (master, slave, copying):
+        await fill(master)
+        await copying.copy(master.broker.address)
+        orders = slave._parts.orders
+        orders.add("CG", ("T1", 0), OrderedPop(SYSTEM.clock.now_ms(), 60_000, [1]))
+        orders.add("CG", ("T2", 0), OrderedPop(SYSTEM.clock.now_ms(), 60_000, [1]))
+        if what == "topic":
+            await master.ask(RequestCode.DELETE_TOPIC_IN_BROKER, topic="T1")
+        else:
+            master.broker.groups.remove("CG")
+        await copying.copy(master.broker.address)
+        assert list(orders.content().table) == (["T2@CG"] if what == "topic" else [])
 
 
 async def test_an_offset_that_only_the_slave_has_stays() -> None:
