@@ -85,7 +85,6 @@ POSITIONAL_CALLS = {
         "runs/table_job",
         "runs/table_result",
         "runs/table_status",
-        "runs/verification",
     )
 }
 """Modules with calls that have more. This list only shrinks."""
