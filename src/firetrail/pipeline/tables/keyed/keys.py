@@ -6,7 +6,7 @@ the name of the broker. This is an order as long as the store times of each brok
 clock is set back, three versions of two brokers can form a cycle, each newer than the next, and for
 keys of several brokers the order in which messages are read can decide.
 
-Where all versions of a key are known, there is no such circle: a version whose store time is
+Where all versions of a key are known, there is no such cycle: a version whose store time is
 earlier than that of one before it in the same log counts as stored at the same time as that one.
 """
 
