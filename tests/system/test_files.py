@@ -374,3 +374,12 @@ def test_the_lock_of_an_open_file_keeps_out_this_process_too(
     assert not files.lock_open_file(other)
     files.close(other)
     assert files.lock_open_file(descriptor), "unlike with lock(), closing another one frees nothing"
+
+
+def test_a_second_name_that_is_taken(tmp_path: Path) -> None:
+    files = Files()
+    (tmp_path / "a").write_bytes(b"1")
+    files.link(tmp_path / "a", tmp_path / "b")
+    assert (tmp_path / "b").read_bytes() == b"1"
+    with pytest.raises(FileExistsError):
+        files.link(tmp_path / "a", tmp_path / "b")

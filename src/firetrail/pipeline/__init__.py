@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from firetrail.pipeline.jobs.sql import sql
     from firetrail.pipeline.lakes.lake_reader import lake_dataset, lake_files, read_lake
     from firetrail.pipeline.tables.runs.table_job import table
+    from firetrail.pipeline.tables.runs.table_reader import table_dataset, table_files
 
 __all__ = [
     "archive",
@@ -46,6 +47,8 @@ __all__ = [
     "session",
     "sql",
     "table",
+    "table_dataset",
+    "table_files",
 ]
 
 # Modules that are imported on first use. Every Spark worker process imports this package, too, and
@@ -64,6 +67,8 @@ _MODULES = {
     "restore": "jobs.restore",
     "sql": "jobs.sql",
     "table": "tables.runs.table_job",
+    "table_dataset": "tables.runs.table_reader",
+    "table_files": "tables.runs.table_reader",
 }
 
 

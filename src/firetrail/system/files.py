@@ -329,6 +329,10 @@ class Files:
         os.rename(path, target)
         self.sync_folder(target.parent)
 
+    def link(self, path: Path, other: Path) -> None:
+        """Give a file a second name; raise FileExistsError if that is taken. It is not synced."""
+        os.link(path, other)
+
     def exchange(self, path: Path, other: Path) -> None:
         """Swap the names of two files or folders of one file system, durably.
 

@@ -29,7 +29,7 @@ WITHOUT_FLAG = {"split_bytes": "a measure for tests and benchmarks"}
 FLAGS = (
     *("--decoder", "csv", "--option", "columns=id", "--schema", "id bigint", "--prefix", "x"),
     *("--no-message-columns", "--upsert", "id", "--history", "--buckets", "3", "--keep", "5"),
-    *("--strict", "--allow-gap"),
+    *("--strict", "--allow-gap", "--format", "iceberg", "--catalog", "lake.shop.orders"),
 )
 
 

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 from tests.helpers import small_config
+from tests.pipeline.tables.formats import in_keyed_formats
 from tests.pipeline.tables.test_kills import killed_before
-from tests.pipeline.tables.topics import Row, put, rows, table
+from tests.pipeline.tables.topics import Row, put, rows, spark_table, table
 
 from firetrail import Message, Store
 from firetrail.errors import ConfigError
@@ -47,6 +48,7 @@ def values(to: Path) -> dict[int, Any]:
     return {row["id"]: row["v"] for row in found}
 
 
+@in_keyed_formats
 def test_the_newest_version_of_each_key_stays(root: Path, to: Path) -> None:
     put(root, *({"id": number % 5, "v": number} for number in range(10)))
     done = upsert(root, to)
@@ -60,6 +62,7 @@ def test_the_newest_version_of_each_key_stays(root: Path, to: Path) -> None:
     assert upsert(root, to).files == 0
 
 
+@in_keyed_formats
 def test_only_touched_buckets_are_written(root: Path, to: Path) -> None:
     put(root, *({"id": number, "v": 0} for number in range(50)))
     assert upsert(root, to).files == 4
@@ -67,6 +70,7 @@ def test_only_touched_buckets_are_written(root: Path, to: Path) -> None:
     assert upsert(root, to).files == 1
 
 
+@in_keyed_formats
 def test_messages_without_a_key_are_rejected(root: Path, to: Path) -> None:
     put_keyed(root, ("0", {"id": 0, "v": 0}), ("n", {"id": None, "v": 1}), ("x", None), ("0", None))
     done = upsert(root, to)
@@ -78,6 +82,7 @@ def test_messages_without_a_key_are_rejected(root: Path, to: Path) -> None:
     ]
 
 
+@in_keyed_formats
 def test_a_key_of_several_columns(root: Path, to: Path) -> None:
     put(root, *({"shop": s, "id": n, "v": n} for s in "ab" for n in range(3)))
     put(root, {"shop": "a", "id": 1, "v": 7})
@@ -86,6 +91,7 @@ def test_a_key_of_several_columns(root: Path, to: Path) -> None:
     assert found == {(s, n): n for s in "ab" for n in range(3)} | {("a", 1): 7}
 
 
+@in_keyed_formats
 def test_new_columns_and_types_of_a_table_with_a_key(root: Path, to: Path) -> None:
     put(root, *({"id": number, "v": {"a": 1}} for number in range(8)))
     upsert(root, to)
@@ -128,6 +134,7 @@ def test_options_that_an_upsert_needs(root: Path, to: Path) -> None:
     assert table(root, to).messages == 0
 
 
+@in_keyed_formats
 def test_brokers_that_are_read_in_any_order(tmp_path: Path) -> None:
     """The table is that of a dict to which all messages are applied in the order of their times."""
     random = Random(7)
@@ -151,18 +158,20 @@ def test_brokers_that_are_read_in_any_order(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@in_keyed_formats
 def test_tasks_of_spark_merge_buckets(
     spark: SparkSession, root: Path, to: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(table_job, "INLINE_BYTES", 0)
     put(root, *({"id": number % 70, "v": number} for number in range(200)))
-    done = table_job.table(spark, root, "orders", to, upsert="id", buckets=3, split_bytes=4096)
+    done = spark_table(spark, root, to, upsert="id", buckets=3, split_bytes=4096)
     assert (done.rows, done.files) == (70, 3)
     assert values(to) == {number % 70: number for number in range(200)}
     assert not list((to / "_firetrail").glob("staged/*"))
 
 
 @pytest.mark.slow
+@in_keyed_formats
 @pytest.mark.parametrize("history", [False, True])
 def test_an_upsert_that_is_killed_before_any_change(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, history: bool
@@ -189,6 +198,7 @@ def test_an_upsert_that_is_killed_before_any_change(
         assert len(list((to / "_firetrail" / "deletes").iterdir())) == 1
 
 
+@in_keyed_formats
 def test_a_key_of_more_digits(root: Path, to: Path) -> None:
     put(root, {"id": 1, "v": 1}, {"id": 2, "v": 1})
     table(root, to, upsert="id", schema="id int, v int")

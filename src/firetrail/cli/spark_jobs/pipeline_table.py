@@ -1,4 +1,4 @@
-"""``firetrail pipeline table``: a topic as a typed Delta table, each message once."""
+"""``firetrail pipeline table``: a topic as a typed table, each message once."""
 
 from __future__ import annotations
 
@@ -20,8 +20,9 @@ if TYPE_CHECKING:
     from firetrail.pipeline.tables.runs.table_result import TableResult
 
 DESCRIPTION = """\
-Add the messages of a topic to a Delta table with typed columns. Requires the extra 'delta'. With
---upsert, the table has the newest version of each key, and with --history all of them.
+Add the messages of a topic to a Delta, Iceberg or Parquet table with typed columns. Delta and
+Iceberg require the extra of the same name. With --upsert, the table has the newest version of each
+key, and with --history all of them.
 
 Each run continues where the last one ended. If a run was killed, run it again: every message is in
 the table once. The store may be in use. Messages that do not fit go, with the reason, to a second
@@ -37,6 +38,7 @@ EXAMPLES = """\
   firetrail pipeline table data orders --to lake/orders --explain
   firetrail pipeline table data orders --to lake/newest --upsert id
   firetrail pipeline table data orders --to lake/versions --upsert id --history
+  firetrail pipeline table data orders --to lake/orders --format iceberg --catalog glue.shop.orders
   firetrail pipeline table data cdc --to lake/orders --decoder canal --upsert id --follow
   firetrail pipeline table a=/archive/a a=/data/a b=/data/b orders --to lake/orders
   firetrail pipeline table '/data/*' orders --to lake/orders
@@ -46,7 +48,7 @@ EXAMPLES = """\
 def add(subparsers: Subparsers) -> None:
     """Add the parser."""
     parser = common.add_plain_parser(
-        subparsers, "table", "add a topic to a Delta table", DESCRIPTION, EXAMPLES
+        subparsers, "table", "add a topic to a table", DESCRIPTION, EXAMPLES
     )
     parser.add_argument(
         "sources",
@@ -57,6 +59,18 @@ def add(subparsers: Subparsers) -> None:
     parser.add_argument("topic", metavar="TOPIC", help="the topic")
     parser.add_argument(
         "--to", metavar="LAKE/NAME", required=True, help="folder of the table, existing or new"
+    )
+    parser.add_argument(
+        "--format",
+        choices=("delta", "iceberg", "parquet"),
+        help="format of the table; delta and iceberg require the extra of the same name, parquet "
+        "has no --upsert (default: that of the table, delta for a new one)",
+    )
+    parser.add_argument(
+        "--catalog",
+        metavar="CATALOG.NAMESPACE.TABLE",
+        help="name of an Iceberg table in a catalog that PyIceberg is configured for (default: "
+        "none, the table is found by its folder)",
     )
     parser.add_argument(
         "--decoder",
@@ -162,6 +176,8 @@ def run(args: argparse.Namespace) -> ExitCode:
             _print(args, done)
 
         options: dict[str, Any] = {
+            "format": args.format,
+            "catalog": args.catalog,
             "decoder": args.decoder,
             "decoder_options": args.option,
             "schema": args.schema,

@@ -91,6 +91,17 @@ class LakeFolder:
         with naming_file(self.show(name), REMEDY), self._open_new(name) as file:
             file.write(content)
 
+    def publish(self, name: str, content: bytes) -> None:
+        """Replace a file atomically that programs of other users may read, too."""
+        self.replace(name, content)
+
+    def add(self, name: str, content: bytes) -> None:
+        """Create such a file atomically; raise LakeConflictError if there is one.
+
+        Without conditional writes, only a lock keeps two jobs from doing so at the same time.
+        """
+        self.exchange(name, None, content)
+
     def remove(self, name: str) -> None:
         """Remove a file if it exists."""
         try:

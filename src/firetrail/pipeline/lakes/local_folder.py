@@ -8,7 +8,7 @@ from pathlib import Path
 
 from pyarrow import fs as filesystems
 
-from firetrail.errors import LakeError
+from firetrail.errors import LakeConflictError, LakeError
 from firetrail.pipeline.lakes.hashed_file import REMEDY, HashedFile
 from firetrail.pipeline.lakes.lake_folder import LakeFolder, attempt_name
 from firetrail.pipeline.workers import check_arrived, naming_file, not_shared
@@ -34,6 +34,33 @@ class LocalFolder(LakeFolder):
             path = Path(self.path(name))
             path.parent.mkdir(parents=True, exist_ok=True)
             SYSTEM.files.replace(path, content)
+
+    def publish(self, name: str, content: bytes) -> None:
+        """Replace a file atomically that programs of other users may read, too."""
+        self._write_hidden(name, content).rename(self.path(name))
+        self.sync_folders([name])
+
+    def add(self, name: str, content: bytes) -> None:
+        """Create such a file atomically; raise LakeConflictError if there is one."""
+        hidden = self._write_hidden(name, content)
+        try:
+            SYSTEM.files.link(hidden, Path(self.path(name)))
+        except FileExistsError as error:
+            raise LakeConflictError(
+                f"{self.show(name)}: another job created the file at the same time; run this job "
+                "again"
+            ) from error
+        finally:
+            SYSTEM.files.discard(hidden)
+        self.sync_folders([name])
+
+    def _write_hidden(self, name: str, content: bytes) -> Path:
+        """Write a file durably under a name that readers skip, with the user's default mode."""
+        hidden = f"{name}-{attempt_name()}"
+        file = self.create(hidden)
+        file.write(content)
+        file.close()
+        return Path(self.path(_before(hidden)))
 
     def new_name(self, folder: str, stem: str, token: str, suffix: str) -> str:
         """Return a name that only this attempt at a task has.

@@ -11,7 +11,7 @@ import pyarrow as pa
 from firetrail.pipeline.decoding.body_decoder import Decoded
 from firetrail.pipeline.decoding.decoder_spec import DecoderSpec
 from firetrail.pipeline.decoding.schema.table_schema import TableSchema
-from firetrail.pipeline.tables.files.table_manifest import TableFile
+from firetrail.pipeline.tables.files.stored_file import TableFile
 from firetrail.pipeline.tables.keyed.bucket_rows import BucketRows
 from firetrail.pipeline.tables.keyed.keys import bucket_of
 

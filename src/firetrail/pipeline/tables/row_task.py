@@ -33,13 +33,14 @@ from firetrail.pipeline.tables.dry_rows import (
     VersionCounter,
     add_reasons,
 )
+from firetrail.pipeline.tables.files.stored_file import TableFile
 from firetrail.pipeline.tables.files.table_columns import (
     REJECTED_SCHEMA,
     TableColumns,
     message_arrays,
 )
 from firetrail.pipeline.tables.files.table_files import TableWriter
-from firetrail.pipeline.tables.files.table_manifest import LOCK, MAIN, REJECTED, TableFile
+from firetrail.pipeline.tables.files.table_manifest import LOCK, MAIN, REJECTED
 from firetrail.pipeline.tables.keyed.bucket_rows import DELETE, BucketRows, BucketStager
 from firetrail.pipeline.tables.keyed.keyed_rows import with_keys
 from firetrail.pipeline.tables.keyed.keys import keeps_keys
@@ -62,6 +63,8 @@ class TableTask(NamedTuple):
     columns: TableColumns
     lakes: dict[str, LakeFolder]
     """The folders of the tables by MAIN and REJECTED."""
+    written: dict[str, pa.Schema]
+    """The columns of their files."""
     key: tuple[str, ...]
     """The columns of the key, as the decoder names them; none if the rows are only added."""
     buckets: int
@@ -136,9 +139,8 @@ class _TaskRun:
             self._stager = BucketCounter(task.buckets, counters[MAIN])
             return
         stem = f"{task.sequence:010d}-{task.number:05d}"
-        schemas = {MAIN: task.columns.schema, REJECTED: REJECTED_SCHEMA}
         self._writers = {
-            table: TableWriter(lake, stem, task.token, schemas[table])
+            table: TableWriter(lake, stem, task.token, task.written[table])
             for table, lake in task.lakes.items()
         }
         self._stager = BucketStager(

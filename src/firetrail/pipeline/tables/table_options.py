@@ -18,7 +18,8 @@ from firetrail.pipeline.decoding.decoder_spec import (
 from firetrail.pipeline.decoding.events.change_decoder import ChangeRules
 from firetrail.pipeline.decoding.schema.arrow_types import folded_name
 from firetrail.pipeline.options import each_once
-from firetrail.pipeline.tables.files.table_columns import PREFIX, check_prefix
+from firetrail.pipeline.tables.files.format_rules import TableFormat
+from firetrail.pipeline.tables.files.table_columns import PREFIX
 from firetrail.pipeline.tables.keyed.keys import BUCKETS, check_buckets
 from firetrail.pipeline.tasks import OnPlan
 
@@ -27,6 +28,8 @@ from firetrail.pipeline.tasks import OnPlan
 class TableOptions:
     """The options of a run, which :func:`~firetrail.pipeline.table` describes."""
 
+    format: str | None = None
+    catalog: str | None = None
     decoder: str | None = None
     decoder_options: Mapping[str, str] | None = None
     schema: str | None = None
@@ -52,16 +55,21 @@ class TableOptions:
         Raises:
             ConfigError: An option differs from that of the table.
         """
+        kind = TableFormat.named(str((known or {}).get("format") or self.format or "delta"))
         asked = {
+            "format": None if self.format is None else TableFormat.named(self.format).value,
+            "catalog": None if self.catalog is None else check_catalog(self.catalog),
             "decoder": self.decoder,
             "decoder_options": self._decoder_options(known, source_table),
-            "prefix": None if self.prefix is None else check_prefix(self.prefix),
+            "prefix": None if self.prefix is None else kind.check_prefix(self.prefix),
             "message_columns": self.message_columns,
             "upsert": self._key(),
             "history": self.history,
             "buckets": None if self.buckets is None else check_buckets(self.buckets),
         }
-        base = known or {
+        base = {
+            "format": TableFormat.DELTA.value,
+            "catalog": "",
             "decoder": BodyFormat.JSON.value,
             "decoder_options": {},
             "prefix": PREFIX,
@@ -69,10 +77,11 @@ class TableOptions:
             "upsert": [],
             "history": False,
             "buckets": BUCKETS,
+            **(known or {}),
         }
         for name, value in asked.items():
-            if name != "decoder_options" and known and not _is_same(value, known[name]):
-                shown = known[name]
+            if name != "decoder_options" and known and not _is_same(value, base[name]):
+                shown = base[name]
                 reason = f"the table was made with {shown!r}, which cannot be changed"
                 raise ConfigError(name, value, reason)
         kept = {**base, **{name: value for name, value in asked.items() if value is not None}}
@@ -88,6 +97,7 @@ class TableOptions:
             raise ConfigError(
                 "history", True, "needs a key, whose versions are kept: give --upsert, too"
             )
+        _check_format(kept)
         return kept
 
     def _decoder_options(
@@ -125,6 +135,23 @@ def _is_same(value: Any, known: Any) -> bool:
     if isinstance(value, list):
         return list(map(folded_name, value)) == list(map(folded_name, known))
     return value in (None, known)
+
+
+def _check_format(options: Mapping[str, Any]) -> None:
+    """Raise ConfigError if a format cannot do what other options ask for."""
+    kind = TableFormat(options["format"])
+    if kind is TableFormat.PARQUET and options["upsert"]:
+        reason = "a Parquet table only gains rows; choose the format delta or iceberg"
+        raise ConfigError("upsert", options["upsert"], reason)
+    if kind is not TableFormat.ICEBERG and options["catalog"]:
+        raise ConfigError("catalog", options["catalog"], "needs the format iceberg")
+
+
+def check_catalog(name: str) -> str:
+    """Return the name of a table in a catalog; raise ConfigError unless it has three parts."""
+    if len(parts := name.split(".")) < 3 or not all(parts):
+        raise ConfigError("catalog", name, "must be CATALOG.NAMESPACE.TABLE")
+    return name
 
 
 def _check_choice(known: str | None, value: str, source_table: str) -> None:

@@ -45,6 +45,7 @@ class Bucket:
             self.files,
             self.deletes,
             self.columns,
+            self.columns.schema,
             ["id", "part"],
             False,
             1,

@@ -13,7 +13,18 @@ from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError
 from pyspark.sql import SparkSession
 from tests.helpers import Machine, small_config
-from tests.pipeline.tables.topics import files_of, ids, numbered, put, rows, table
+from tests.pipeline.tables.formats import in_all_formats
+from tests.pipeline.tables.topics import (
+    columns_of,
+    exists,
+    files_of,
+    ids,
+    numbered,
+    put,
+    rows,
+    spark_table,
+    table,
+)
 from tests.stores import records
 
 from firetrail import Message, Store
@@ -47,6 +58,7 @@ def to(tmp_path: Path) -> Path:
 
 
 class TestRows:
+    @in_all_formats
     def test_rows_have_the_columns_of_bodies_and_messages(self, root: Path, to: Path) -> None:
         put(root, {"id": 1, "price": 2.5, "tags": ["a"], "by": {"n": "x"}}, topic="orders")
         put(root, {"id": 9}, topic="others")
@@ -65,30 +77,32 @@ class TestRows:
             **{"_keys": ["k0"], "_tags": "t"},
         }
 
+    @in_all_formats
     def test_text_is_one_column(self, root: Path, to: Path) -> None:
         put(root, b"one", "zwölf".encode(), b"\xff")
         done = table(root, to, decoder="text")
         assert [row["value"] for row in rows(to)] == ["one", "zwölf"]
         assert (done.rows, done.rejected) == (2, 1)
 
+    @in_all_formats
     def test_the_schema_can_be_given(self, root: Path, to: Path) -> None:
         put(root, {"id": 1, "price": "2.50"})
         table(root, to, schema="id int, price decimal(10,2)")
-        schema = pa.schema(DeltaTable(str(to)).schema().to_arrow())
+        schema = columns_of(to)
         assert (schema.field("id").type, schema.field("price").type) == (
             pa.int32(),
             pa.decimal128(10, 2),
         )
 
+    @in_all_formats
     def test_message_columns_can_have_another_prefix_or_be_left_out(
         self, root: Path, tmp_path: Path
     ) -> None:
         put(root, {"id": 1, "m_tags": "own"})
         table(root, tmp_path / "a", prefix="m_")
-        names = [field.name for field in DeltaTable(str(tmp_path / "a")).schema().fields]
-        assert names[:4] == ["id", "m_tags_2", "m_broker", "m_queue"]
+        assert columns_of(tmp_path / "a").names[:4] == ["id", "m_tags_2", "m_broker", "m_queue"]
         table(root, tmp_path / "b", message_columns=False)
-        assert [f.name for f in DeltaTable(str(tmp_path / "b")).schema().fields] == ["id", "m_tags"]
+        assert columns_of(tmp_path / "b").names == ["id", "m_tags"]
 
     def test_odd_names_become_names_that_delta_allows(self, root: Path, to: Path) -> None:
         odd = {"a b": 1, "a_b": 2, "ü.`'\"": 3, "s": {"x=y": 4}, "_Tags": 5}
@@ -102,6 +116,7 @@ class TestRows:
         assert (found[1]["a_b"], found[1]["a_b_2"], found[1]["A_B_3"]) == (1, 2, 6)
         assert found[1]["s"] == {"x_y": 4}
 
+    @in_all_formats
     def test_compressed_bodies_are_decompressed(self, root: Path, to: Path) -> None:
         with Store.open(root) as store:
             store.put(Message("orders", zlib.compress(b'{"id": 7}'), sys_flag=COMPRESSED))
@@ -115,6 +130,7 @@ class TestRows:
             True,
         )
 
+    @in_all_formats
     def test_what_does_not_fit_is_kept_with_position_and_reason(self, root: Path, to: Path) -> None:
         put(root, *numbered(range(4)))
         table(root, to)
@@ -127,15 +143,17 @@ class TestRows:
         assert [(row["_queue"], row["_offset"]) for row in found] == [(1, 2), (0, 3), (1, 3)]
         assert all(row["reason"] for row in found)
 
+    @in_all_formats
     def test_strict_adds_nothing_if_a_message_does_not_fit(self, root: Path, to: Path) -> None:
         put(root, {"id": 0}, b"{broken")
         with pytest.raises(PipelineError, match=r"offset 0: .*--strict"):
             table(root, to, strict=True)
-        assert not DeltaTable.is_deltatable(str(to))
+        assert not exists(to)
         assert table(root, to).rows == 1
 
 
 class TestSchema:
+    @in_all_formats
     def test_new_columns_are_added(self, root: Path, to: Path) -> None:
         put(root, {"id": 0})
         table(root, to)
@@ -144,6 +162,7 @@ class TestSchema:
         assert done.changes == ("new column new string",)
         assert [(row["id"], row["new"]) for row in rows(to)] == [(0, None), (1, "x")]
 
+    @in_all_formats
     def test_a_type_that_changes_rewrites_the_files(self, root: Path, to: Path) -> None:
         put(root, {"id": 0, "by": {"a": 1}})
         table(root, to)
@@ -158,16 +177,18 @@ class TestSchema:
         assert table(root, to).rows == 1
         assert ids(to) == [0, 1, 2, 3]
 
+    @in_all_formats
     def test_tasks_that_see_different_columns_agree(
         self, spark: SparkSession, root: Path, to: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(decoding_rounds, "SAMPLE", 1)
         monkeypatch.setattr(table_job, "INLINE_BYTES", 0)
         put(root, *({"id": number, f"c{number // 20}": number} for number in range(60)))
-        done = table_job.table(spark, root, "orders", to, split_bytes=4096)
+        done = spark_table(spark, root, to, split_bytes=4096)
         assert (done.rows, done.files > 1) == (60, True)
         assert [row["c1"] for row in rows(to)][19:22] == [None, 20, 21]
 
+    @in_all_formats
     def test_a_topic_without_messages_has_a_table_later(self, root: Path, to: Path) -> None:
         put(root, {"id": 0}, topic="others")
         with pytest.raises(ConfigError, match="no such topic"):
@@ -180,6 +201,7 @@ class TestSchema:
 
 
 class TestRuns:
+    @in_all_formats
     def test_each_run_adds_what_is_new(self, root: Path, to: Path) -> None:
         for first in range(0, 30, 10):
             put(root, *numbered(range(first, first + 10)))
@@ -189,6 +211,7 @@ class TestRuns:
             assert (again.messages, again.files, again.total_rows) == (0, 0, first + 10)
         assert ids(to) == list(range(30))
 
+    @in_all_formats
     def test_new_queues_are_picked_up(self, root: Path, to: Path) -> None:
         put(root, *numbered(range(4)), queues=1)
         table(root, to)
@@ -238,6 +261,7 @@ class TestRuns:
         table(tmp_path / "archive", to)
         assert ids(to) == list(range(6))
 
+    @in_all_formats
     def test_several_brokers_are_one_table(self, tmp_path: Path, to: Path) -> None:
         for broker in "ab":
             put(tmp_path / broker, *numbered(range(3)))
@@ -251,12 +275,13 @@ class TestRuns:
             put(tmp_path / "c", {"id": 0})
             table(tmp_path / "c", to)
 
+    @in_all_formats
     def test_several_tasks_write_a_file_each(
         self, spark: SparkSession, root: Path, to: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(table_job, "INLINE_BYTES", 0)
         put(root, *numbered(range(200)))
-        done = table_job.table(spark, root, "orders", to, split_bytes=4096)
+        done = spark_table(spark, root, to, split_bytes=4096)
         assert (done.rows, done.files > 3) == (200, True)
         assert ids(to) == list(range(200))
 
@@ -376,6 +401,7 @@ class TestRefusals:
         with pytest.raises(LakeError, match="memory://lake: is not an archive"):
             table("memory://lake", to)
 
+    @in_all_formats
     def test_deleted_messages_that_were_not_read(self, root: Path, to: Path) -> None:
         put(root, *numbered(range(10)))
         table(root, to)
@@ -394,6 +420,7 @@ class TestRefusals:
             table(tmp_path / "nowhere", to)
         assert not to.parent.exists()
 
+    @in_all_formats
     def test_a_damaged_message(self, root: Path, to: Path) -> None:
         put(root, *numbered(range(3)))
         (log,) = sorted((root / "commitlog").iterdir())[:1]
@@ -401,8 +428,9 @@ class TestRefusals:
         log.write_bytes(content.replace(b'"n1"', b'"nX"'))
         with pytest.raises(StoreDamagedError):
             table(root, to)
-        assert not DeltaTable.is_deltatable(str(to))
+        assert not exists(to)
 
+    @in_all_formats
     def test_a_full_disk(self, root: Path, to: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         put(root, {"id": 0})
         table(root, to)
@@ -461,6 +489,7 @@ class TestRefusals:
             with pytest.raises(OSError, match=f"{place}/_firetrail"):
                 table(root, place)
 
+    @in_all_formats
     def test_two_runs_at_once(self, root: Path, to: Path) -> None:
         put(root, {"id": 0})
         with (

@@ -28,7 +28,7 @@ import pyarrow as pa
 from firetrail.errors import ConfigError, LakeConflictError, LakeError
 from firetrail.pipeline.lakes.delta_log import DELTA_LOG, sync_delta_commits
 from firetrail.pipeline.lakes.lake import Lake
-from firetrail.pipeline.lakes.lake_libraries import library
+from firetrail.pipeline.lakes.lake_libraries import first_line, library
 from firetrail.pipeline.lakes.lake_manifest import (
     FOLDER,
     PENDING,
@@ -49,7 +49,6 @@ _COMMITS = 5
 """Maximum attempts at a commit to a Delta table that other jobs change at the same time."""
 _SEQUENCE = "firetrail.sequence"
 _CATALOG = "catalog.db"
-_DURABLE_FILES = "firetrail.pipeline.lakes.iceberg_files.DurableFileIO"
 _WITHOUT_METRICS = ("body", "record", "keys.element", "properties.key", "properties.value")
 
 
@@ -201,7 +200,7 @@ class DeltaFiles(_PublishedTable):
         except self._deltalake.exceptions.DeltaError as error:
             raise LakeError(
                 f"{self._lake.place}: the Delta table cannot be read or changed "
-                f"({_first_line(error)}). If a power failure has cut the newest file of "
+                f"({first_line(error)}). If a power failure has cut the newest file of "
                 f"{DELTA_LOG}, remove that file. Then run the job again: it commits what the table "
                 "lacks"
             ) from error
@@ -273,7 +272,7 @@ class DeltaFiles(_PublishedTable):
                 problem = error
         raise LakeError(
             f"{self._lake.place}: the archive is complete, but its Delta table does not have the "
-            f"newest files ({_first_line(problem)}); the next run adds them"
+            f"newest files ({first_line(problem)}); the next run adds them"
         ) from problem
 
     def _difference(self, table: Any, manifest: Manifest) -> list[Any]:
@@ -351,14 +350,16 @@ class IcebergFiles(_PublishedTable):
                 f"{lake.place}: an Iceberg archive needs a local folder for its catalog; use "
                 "--format delta"
             )
+        self._files: Any = import_module("firetrail.pipeline.lakes.iceberg_files")
+        self._files.check_iceberg_opens(lake.folder)
         folder = Path(lake.folder.path(FOLDER))
         folder.mkdir(parents=True, exist_ok=True)
         self._invalid: Any = import_module("pyiceberg.exceptions").ValidationError
         self._catalog = catalogs.SqlCatalog(
             "firetrail",
             uri=f"sqlite:///{folder / _CATALOG}",
-            warehouse=f"file://{lake.folder.path('')}",
-            **{"py-io-impl": _DURABLE_FILES},
+            warehouse=self._files.address_of(lake.folder),
+            **self._files.FILE_ACCESS,
         )
         self._catalog.close()
 
@@ -384,7 +385,7 @@ class IcebergFiles(_PublishedTable):
         table = self._catalog.create_table(
             self.name,
             schema=file_schema(topic=True),
-            location=f"file://{self._lake.folder.path('')}",
+            location=self._files.address_of(self._lake.folder),
             properties={
                 f"write.metadata.metrics.column.{name}": "none" for name in _WITHOUT_METRICS
             },
@@ -402,7 +403,7 @@ class IcebergFiles(_PublishedTable):
             return self._catalog.load_table(self.name) if is_there else None
         except (OSError, ValueError, self._invalid) as error:
             raise LakeError(
-                f"{self._lake.place}: the Iceberg table cannot be read ({_first_line(error)}). "
+                f"{self._lake.place}: the Iceberg table cannot be read ({first_line(error)}). "
                 f"Remove {FOLDER}/{_CATALOG} and the folder metadata, and run the job again: it "
                 "creates the table again from the manifest, without its older snapshots"
             ) from error
@@ -434,12 +435,9 @@ class IcebergFiles(_PublishedTable):
             data_files = arrow.parquet_files_to_data_files(
                 table.io, transaction.table_metadata, iter(new)
             )
-            with transaction.update_snapshot(properties).overwrite() as snapshot:
-                for task in table.scan().plan_files():
-                    if task.file.file_path in old:
-                        snapshot.delete_data_file(task.file)
-                for file in data_files:
-                    snapshot.append_data_file(file)
+            tasks = table.scan().plan_files()
+            gone = [task.file for task in tasks if task.file.file_path in old]
+            self._files.commit_files(transaction, properties, data_files, gone)
 
     def _follow(self, manifest: Manifest, *, is_doubtful: bool = False) -> None:
         table = self._table(manifest.layout)
@@ -451,12 +449,7 @@ class IcebergFiles(_PublishedTable):
             self._write(table, manifest, sorted(wanted - present), present - wanted)
 
     def _address(self, file: DataFile) -> str:
-        return f"file://{self._lake.folder.path(file.path)}"
-
-
-def _first_line(error: Exception | None) -> str:
-    """Return the text of an error of a library without the stack that may follow it."""
-    return next(iter(str(error).splitlines()), type(error).__name__)
+        return str(self._files.address_of(self._lake.folder, file.path))
 
 
 KINDS: dict[str, type[ParquetFiles | DeltaFiles | IcebergFiles]] = {

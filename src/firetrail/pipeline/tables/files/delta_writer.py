@@ -6,89 +6,26 @@ its commit info. Commits that only rearrange or remove old files (OPTIMIZE, VACU
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
-from functools import partial, wraps
 from importlib import import_module
-from inspect import signature
-from typing import Any, ParamSpec, TypeVar
+from typing import Any
 
 import pyarrow as pa
 
 from firetrail.errors import LakeError
 from firetrail.pipeline.lakes.delta_log import sync_delta_commits
 from firetrail.pipeline.lakes.lake_folder import LakeFolder
-from firetrail.pipeline.lakes.lake_libraries import library
+from firetrail.pipeline.lakes.lake_libraries import first_line, library
 from firetrail.pipeline.tables.files.file_statistics import INDEXED_COLUMNS, indexed_columns
+from firetrail.pipeline.tables.files.stored_file import NO_BUCKET, StoredFile, TableFile
 from firetrail.pipeline.tables.files.table_columns import BUCKET
-from firetrail.pipeline.tables.files.table_manifest import NO_BUCKET, StoredFile, TableFile
 from firetrail.system import SYSTEM
 
 _TABLE, _SEQUENCE = "firetrail.table", "firetrail.sequence"
-_LIBRARIES = {"pyarrow", "deltalake", "_internal"}
-"""Top-level modules whose exceptions are errors of the libraries."""
 _ATTEMPTS = 5
 """Attempts at a commit while somebody else merges the files that it replaces."""
-LakeArgument = TypeVar("LakeArgument")
-LakeResult = TypeVar("LakeResult")
-Arguments = ParamSpec("Arguments")
 _MAINTENANCE = {"OPTIMIZE", "VACUUM START", "VACUUM END"}
-
-
-def naming_table(
-    function: Callable[[LakeArgument], LakeResult], name: str
-) -> Callable[[LakeArgument], LakeResult]:
-    """Return a function that raises LakeError, which names a table, for errors of the libraries.
-
-    Args:
-        function: The function, which tasks can be given.
-        name: The name for messages.
-    """
-    return partial(_call, function, name)
-
-
-def _call(
-    function: Callable[[LakeArgument], LakeResult], name: str, argument: LakeArgument
-) -> LakeResult:
-    with _named_errors(name):
-        return function(argument)
-
-
-def names_table(function: Callable[Arguments, LakeResult]) -> Callable[Arguments, LakeResult]:
-    """Return a function of users that raises LakeError for errors of the libraries.
-
-    Args:
-        function: The function, whose argument ``to`` is the folder of the table.
-    """
-    parameters = signature(function)
-
-    @wraps(function)
-    def named(*args: Arguments.args, **more: Arguments.kwargs) -> LakeResult:
-        with _named_errors(f"table {parameters.bind(*args, **more).arguments['to']}"):
-            return function(*args, **more)
-
-    return named
-
-
-@contextmanager
-def _named_errors(name: str) -> Iterator[None]:
-    """Raise LakeError, which names a table, for errors of the libraries."""
-    try:
-        yield
-    except Exception as error:
-        kind = type(error)
-        # delta-rs raises plain exceptions for errors of its queries
-        if kind.__module__.partition(".")[0] not in _LIBRARIES and kind is not Exception:
-            raise
-        raise LakeError(
-            f"{name}: ended with an error of a library ({kind.__name__}: {_first_line(error)}); "
-            "run it again, and report this if it ends so again"
-        ) from error
-
-
-def _first_line(error: Exception) -> str:
-    """Return the text of an error of delta-rs without the stack that follows it."""
-    return next(iter(str(error).splitlines()), "")
 
 
 class DeltaWriter:
@@ -119,14 +56,7 @@ class DeltaWriter:
         return done is not None and done >= sequence
 
     def check(self, version: int | None) -> None:
-        """Check that the table is the one that this job wrote.
-
-        Args:
-            version: Its version after the last commit of this job; None before the first one.
-
-        Raises:
-            LakeError: Somebody else changed or replaced the table.
-        """
+        """Check that the table is the one that this job wrote."""
         if not self.exists():
             if version is not None:
                 raise LakeError(
@@ -159,6 +89,10 @@ class DeltaWriter:
                     "a new table"
                 )
 
+    def file_schema(self, schema: pa.Schema) -> pa.Schema:
+        """Return the columns of a data file, which does not have that of its bucket."""
+        return pa.schema([field for field in schema if field.name != BUCKET])
+
     def commit(
         self,
         schema: pa.Schema,
@@ -169,24 +103,7 @@ class DeltaWriter:
         buckets: Collection[int] = (),
         rewritten: bool = False,
     ) -> int:
-        """Add and replace files, unless the transaction ``sequence`` was committed before.
-
-        The table is created if it does not exist, and gets the columns that it lacks.
-
-        Args:
-            schema: The columns of the table.
-            files: The files, which exist.
-            sequence: The sequence of the manifest.
-            known: The version after the last commit of this job.
-            buckets: The buckets whose files are replaced. Default: none.
-            rewritten: Whether the files replace all others. Default: False.
-
-        Returns:
-            The version of the table.
-
-        Raises:
-            LakeError: Somebody else changed the table at the same time.
-        """
+        """Add and replace files, unless the transaction was committed before."""
         files = list(files)
         conflict = self._library.exceptions.CommitFailedError
         for attempt in range(1, _ATTEMPTS + 1):
@@ -243,14 +160,11 @@ class DeltaWriter:
             yield
         except self._library.exceptions.DeltaError as error:
             raise LakeError(
-                f"{self._lake.place}: the commit failed ({_first_line(error)}); run the job again"
+                f"{self._lake.place}: the commit failed ({first_line(error)}); run the job again"
             ) from error
 
-    def maintain(self, keep_hours: int) -> None:
-        """Merge small files, and remove those that were replaced more than ``keep_hours`` ago.
-
-        Both are commits of their own, which change no row. A kill between them does no harm.
-        """
+    def maintain(self, sequence: int, keep_hours: int) -> None:
+        """Merge small files, and remove replaced ones, in commits of their own."""
         if self.exists():
             table = self._library.DeltaTable(self._lake.place)
             table.optimize.compact()

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from functools import cached_property
 
 import pyarrow as pa
 
-from firetrail.errors import ConfigError
 from firetrail.pipeline.decoding.schema.arrow_types import (
     folded_name,
     list_of,
@@ -17,6 +15,7 @@ from firetrail.pipeline.decoding.schema.arrow_types import (
 )
 from firetrail.pipeline.decoding.schema.table_schema import TableSchema
 from firetrail.pipeline.source.schema import TEXT_MAP, TEXTS, TIMESTAMP
+from firetrail.pipeline.tables.files.format_rules import TableFormat
 
 PREFIX = "_"
 """Default of the prefix of message columns."""
@@ -39,16 +38,6 @@ MESSAGE_COLUMNS = (BROKER, *_SOURCES)
 VALIDITY = {"valid_from": TIMESTAMP, "valid_to": TIMESTAMP, "is_current": pa.bool_()}
 """Per column of the validity of a row, in a table with history, its type."""
 REASON, BODY = "reason", "body"
-_FORBIDDEN = re.compile(r"[ ,;{}()\n\t=]")
-"""Characters that Delta allows in no name of a column."""
-
-
-def check_prefix(prefix: str) -> str:
-    """Return a prefix of message columns; raise ConfigError if Delta does not allow it."""
-    if _FORBIDDEN.search(prefix):
-        allowed = "must have no space, comma, semicolon, brace, parenthesis, tab or equals sign"
-        raise ConfigError("prefix", prefix, allowed)
-    return prefix
 
 
 @dataclass(frozen=True)
@@ -59,11 +48,13 @@ class TableColumns:
         decoded: The columns of the bodies, as the decoder names them.
         prefix: The prefix of the message columns; None for a table without them.
         history: Whether the table has the columns of the validity of rows, too. Default: False.
+        format: The format of the table. Default: Delta.
     """
 
     decoded: TableSchema
     prefix: str | None
     history: bool = False
+    format: TableFormat = TableFormat.DELTA
 
     @cached_property
     def message_names(self) -> dict[str, str]:
@@ -80,14 +71,15 @@ class TableColumns:
     def names(self) -> dict[str, str]:
         """The names of the decoded columns in the table.
 
-        They are the decoder's, without the characters that Delta refuses, and with a number at the
-        end where the name is taken. Columns are only added at the end, so names never change.
+        They are the decoder's, without the characters that the format refuses, and with a number
+        at the end where the name is taken. Columns are only added at the end, so names never
+        change.
         """
         own = *self.message_names.values(), *self.validity_names.values(), BUCKET
         taken = set(map(folded_name, own))
         found = {}
         for name in self.decoded.names:
-            found[name] = _free_name(name, taken)
+            found[name] = _free_name(self.format.allowed_name(name), taken)
             taken.add(folded_name(found[name]))
         return found
 
@@ -95,7 +87,8 @@ class TableColumns:
     def row_schema(self) -> pa.Schema:
         """The columns of decoded rows, which have no validity yet."""
         fields = [
-            pa.field(self.names[field.name], _named(field.type)) for field in self.decoded.arrow
+            pa.field(self.names[field.name], self._named(self.format.stored_type(field.type)))
+            for field in self.decoded.arrow
         ]
         return pa.schema([*fields, *message_fields(self.message_names)])
 
@@ -115,13 +108,29 @@ class TableColumns:
             messages: The messages of these rows, one per row, with the columns of the source.
             broker: The broker that has the messages.
         """
-        arrays = [
-            column if column.type == field.type else column.view(field.type)
-            for column, field in zip(decoded.columns, self.row_schema, strict=False)
-        ]
+        arrays = []
+        for column, field in zip(decoded.columns, self.row_schema, strict=False):
+            stored = column.cast(self.format.stored_type(column.type))
+            arrays.append(stored if stored.type == field.type else stored.view(field.type))
         if self.prefix is not None:
             arrays += message_arrays(messages, broker)
         return pa.Table.from_arrays(arrays, schema=self.row_schema)
+
+    def _named(self, kind: pa.DataType) -> pa.DataType:
+        """Return a type whose members have names that the format allows."""
+        if pa.types.is_list(kind):
+            return list_of(self._named(kind.value_type))
+        if pa.types.is_map(kind):
+            return pa.map_(kind.key_type, self._named(kind.item_type))
+        if not pa.types.is_struct(kind):
+            return kind
+        taken: set[str] = set()
+        members = []
+        for name, each in members_of(kind):
+            free = _free_name(self.format.allowed_name(name), taken)
+            members.append((free, self._named(each)))
+            taken.add(folded_name(free))
+        return struct_of(members)
 
 
 REJECTED_SCHEMA = pa.schema(
@@ -153,26 +162,10 @@ def rejected_messages(rows: pa.Table) -> pa.Table:
     return rows.rename_columns([BROKER, *names, REASON, BODY])
 
 
-def _free_name(name: str, taken: set[str]) -> str:
-    base = found = _FORBIDDEN.sub("_", name)
+def _free_name(base: str, taken: set[str]) -> str:
+    found = base
     number = 2
     while folded_name(found) in taken:
         found = f"{base}_{number}"
         number += 1
     return found
-
-
-def _named(kind: pa.DataType) -> pa.DataType:
-    """Return a type whose members have names that Delta allows."""
-    if pa.types.is_list(kind):
-        return list_of(_named(kind.value_type))
-    if pa.types.is_map(kind):
-        return pa.map_(kind.key_type, _named(kind.item_type))
-    if not pa.types.is_struct(kind):
-        return kind
-    taken: set[str] = set()
-    members = []
-    for name, each in members_of(kind):
-        members.append((_free_name(name, taken), _named(each)))
-        taken.add(folded_name(members[-1][0]))
-    return struct_of(members)

@@ -12,7 +12,7 @@ from firetrail.pipeline.lakes.hashed_file import HashedFile
 from firetrail.pipeline.lakes.lake_folder import LakeFolder
 from firetrail.pipeline.lakes.local_folder import UNFINISHED
 from firetrail.pipeline.tables.files.file_statistics import file_statistics
-from firetrail.pipeline.tables.files.table_manifest import TableFile
+from firetrail.pipeline.tables.files.stored_file import TableFile
 
 DATA, SUFFIX = "data", ".parquet"
 """The folder of data files in a table, and the end of their names."""

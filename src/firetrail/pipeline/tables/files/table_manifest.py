@@ -25,10 +25,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Self
 
+import pyarrow as pa
+
 from firetrail.errors import LakeError
 from firetrail.pipeline.decoding.schema.table_schema import EMPTY, TableSchema
 from firetrail.pipeline.lakes.lake_manifest import FOLDER
-from firetrail.pipeline.tables.files.table_columns import TableColumns
+from firetrail.pipeline.tables.files.format_rules import TableFormat
+from firetrail.pipeline.tables.files.stored_file import TableFile
+from firetrail.pipeline.tables.files.table_columns import BUCKET, REJECTED_SCHEMA, TableColumns
 from firetrail.pipeline.tables.messages.broker_progress import BrokerProgress
 
 VERSION = 1
@@ -36,29 +40,6 @@ _KEY = "firetrail_table"
 LOCK = f"{FOLDER}/lock"
 MAIN, REJECTED = "main", "rejected"
 """The tables that a run commits to, in this order."""
-
-
-NO_BUCKET = -1
-
-
-class TableFile(NamedTuple):
-    """A data file of a table."""
-
-    path: str
-    """Its path relative to the table."""
-    size: int
-    rows: int
-    stats: str
-    """Lowest and highest values, as Delta keeps them in JSON."""
-    bucket: int = NO_BUCKET
-
-
-class StoredFile(NamedTuple):
-    """A data file that a table has."""
-
-    path: str
-    size: int
-    bucket: int
 
 
 @dataclass(frozen=True)
@@ -102,9 +83,31 @@ class TableManifest:
         """Whether the table keeps all versions of each key."""
         return bool(self.options["history"])
 
+    @property
+    def format(self) -> TableFormat:
+        """The format of the table."""
+        return TableFormat(self.options.get("format", TableFormat.DELTA))
+
+    @property
+    def catalog(self) -> str:
+        """The name of an Iceberg table with that of its catalog; empty without a catalog."""
+        return str(self.options.get("catalog", ""))
+
     def columns_of(self, schema: TableSchema) -> TableColumns:
         """Return the columns of the table for a schema of the bodies."""
-        return TableColumns(schema, self.prefix, self.history)
+        return TableColumns(schema, self.prefix, self.history, self.format)
+
+    def schema_of(self, table: str) -> pa.Schema:
+        """Return the columns of one of the tables, with that of its buckets."""
+        if table == REJECTED:
+            return REJECTED_SCHEMA
+        schema = self.columns_of(self.schema).schema
+        return schema.append(pa.field(BUCKET, pa.int32())) if self.key else schema
+
+    def fixed_columns(self, table: str) -> list[str]:
+        """Return the names of the columns that one of the tables has from the beginning."""
+        names: list[str] = self.schema_of(table).names
+        return names if table == REJECTED else names[len(self.schema.names) :]
 
     @property
     def messages(self) -> int:

@@ -5,9 +5,15 @@ from pathlib import Path
 from firetrail.errors import ConfigError
 from firetrail.format.names import COMMIT_LOG
 from firetrail.pipeline.lakes.lake_manifest import MANIFEST
+from firetrail.pipeline.tables.files.table_manifest import REJECTED
 
 REJECTED_SUFFIX = "__rejected"
 """The end of the name of the table of rejected messages."""
+
+
+def suffix_of(table: str) -> str:
+    """Return what is added to the name of MAIN for one of the tables."""
+    return REJECTED_SUFFIX if table == REJECTED else ""
 
 
 def check_new_place(place: str) -> None:
@@ -21,6 +27,7 @@ def check_new_place(place: str) -> None:
             "a store": parent / COMMIT_LOG,
             "a table or an archive": parent / MANIFEST,
             "a Delta table": parent / "_delta_log",
+            "an Iceberg table": parent / "metadata" / "version-hint.text",
         }
         for what, sign in inside.items():
             if sign.exists():

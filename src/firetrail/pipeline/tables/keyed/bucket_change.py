@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+import pyarrow as pa
+
 from firetrail.errors import ConfigError
 from firetrail.pipeline.decoding.schema.arrow_types import ddl_type
 from firetrail.pipeline.decoding.schema.table_schema import TableSchema
 from firetrail.pipeline.lakes.lake_folder import LakeFolder
-from firetrail.pipeline.tables.files.table_manifest import StoredFile, TableFile, TableManifest
+from firetrail.pipeline.tables.files.format_rules import TableFormat
+from firetrail.pipeline.tables.files.stored_file import StoredFile, TableFile
+from firetrail.pipeline.tables.files.table_manifest import TableManifest
 from firetrail.pipeline.tables.keyed.bucket_content import MergeResult, MergeTask
 from firetrail.pipeline.tables.keyed.bucket_rows import BucketRows
 from firetrail.pipeline.tables.keyed.history_task import merge_history
@@ -51,6 +55,13 @@ def changes_types(before: TableSchema, after: TableSchema) -> bool:
     return any(after.type_of(field.name) != field.type for field in before.arrow)
 
 
+def rewrites_files(before: TableSchema, after: TableSchema, kind: TableFormat) -> bool:
+    """Whether a format needs all files to be written again, because of a type that has changed."""
+    return not all(
+        kind.reads_as(field.type, after.arrow.field(field.name).type) for field in before.arrow
+    )
+
+
 class BucketMerges:
     """The buckets that new rows touch.
 
@@ -58,15 +69,22 @@ class BucketMerges:
         lake: The folder of the table.
         manifest: The published manifest.
         new: The next manifest.
+        written: The columns of the files.
         token: The token of the job.
     """
 
     def __init__(
-        self, lake: LakeFolder, manifest: TableManifest, new: TableManifest, token: str
+        self,
+        lake: LakeFolder,
+        manifest: TableManifest,
+        new: TableManifest,
+        written: pa.Schema,
+        token: str,
     ) -> None:
         self._lake = lake
         self._manifest = manifest
         self._new = new
+        self._written = written
         self._token = token
         self.size = 0
         """Bytes of the files of the touched buckets."""
@@ -98,6 +116,7 @@ class BucketMerges:
                 [file.path for file in old if file.bucket == bucket],
                 self._manifest.deletes.get(bucket, ""),
                 columns,
+                self._written,
                 key,
                 always,
                 self._new.sequence,

@@ -16,9 +16,10 @@ import pyarrow.parquet as pq
 from firetrail.pipeline.lakes.lake_folder import LakeFolder
 from firetrail.pipeline.lakes.lake_manifest import FOLDER
 from firetrail.pipeline.tables.files.rewrite_task import cast_rows
-from firetrail.pipeline.tables.files.table_columns import BROKER, TableColumns
+from firetrail.pipeline.tables.files.stored_file import TableFile
+from firetrail.pipeline.tables.files.table_columns import BROKER, BUCKET, TableColumns
 from firetrail.pipeline.tables.files.table_files import SUFFIX, TableWriter
-from firetrail.pipeline.tables.files.table_manifest import LOCK, TableFile
+from firetrail.pipeline.tables.files.table_manifest import LOCK
 from firetrail.pipeline.tables.keyed.bucket_rows import DELETE, BucketRows
 from firetrail.pipeline.tables.keyed.keys import KeyPosition, key_texts
 
@@ -44,6 +45,8 @@ class MergeTask(NamedTuple):
     deletes: str
     """The file of deletes; empty if there is none."""
     columns: TableColumns
+    written: pa.Schema
+    """The columns of the files."""
     key: Sequence[str]
     """The columns of the key in the table."""
     always: bool
@@ -126,14 +129,21 @@ class BucketContent:
         """Write the rows that the bucket has from now on."""
         task = self._task
         stem = f"{task.sequence:010d}-b{task.bucket:05d}"
-        writer = TableWriter(task.lake, stem, task.token, task.columns.schema)
+        writer = TableWriter(task.lake, stem, task.token, task.written)
         try:
             for rows in parts:
-                writer.write(rows)
+                writer.write(self._with_bucket(rows))
             return [file._replace(bucket=task.bucket) for file in writer.close()]
         except BaseException:
             writer.abandon()
             raise
+
+    def _with_bucket(self, rows: pa.Table) -> pa.Table:
+        """Return rows with the column of the bucket, if files have it."""
+        if BUCKET not in self._task.written.names:
+            return rows
+        bucket = pa.scalar(self._task.bucket, pa.int32())
+        return rows.append_column(BUCKET, pa.repeat(bucket, rows.num_rows))
 
     def write_deletes(self, deletes: Collection[KeyDelete]) -> tuple[str, int]:
         """Write the deletes that the bucket has from now on; return the file's name and size."""

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from firetrail.pipeline.tables.files.table_manifest import TableFile
+from firetrail.pipeline.tables.files.stored_file import TableFile
 from firetrail.pipeline.tables.keyed.bucket_content import (
     BucketContent,
     KeyDelete,

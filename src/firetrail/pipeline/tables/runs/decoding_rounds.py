@@ -6,7 +6,10 @@ merges these, and runs the tasks again.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+
+import pyarrow as pa
 
 from firetrail.errors import ConfigError, PipelineError
 from firetrail.pipeline.decoding.schema.table_schema import EMPTY, TableSchema, merged
@@ -30,6 +33,7 @@ class DecodingRounds:
     Args:
         runner: Runs the tasks.
         lakes: The folders of the tables by MAIN and REJECTED.
+        file_schemas: Returns the columns of the files of these tables, for a next manifest.
         token: The token of the run, which is part of the names of its files.
         given: The columns that the user gives, as DDL; None without them.
         strict: Whether a message that does not fit is an error.
@@ -39,6 +43,7 @@ class DecodingRounds:
         self,
         runner: TaskRunner,
         lakes: dict[str, LakeFolder],
+        file_schemas: Callable[[TableManifest], dict[str, pa.Schema]],
         token: str,
         *,
         given: str | None,
@@ -46,6 +51,7 @@ class DecodingRounds:
     ) -> None:
         self._runner = runner
         self._lakes = lakes
+        self._file_schemas = file_schemas
         self._token = token
         self._given = given
         self._strict = strict
@@ -80,6 +86,8 @@ class DecodingRounds:
         key = tuple(checked_key(manifest, schema)) if parts else ()
         done: dict[int, TaskResult] = {}
         for _ in range(ROUNDS_MAX):
+            next_one = replace(manifest, schema=schema)
+            written = self._file_schemas(next_one) if base is None else {}
             tasks = [
                 TableTask(
                     part,
@@ -87,6 +95,7 @@ class DecodingRounds:
                     spec,
                     manifest.columns_of(schema),
                     self._lakes,
+                    written,
                     key,
                     manifest.options["buckets"],
                     inline,

@@ -9,14 +9,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from firetrail.pipeline.decoding.schema.table_schema import EMPTY
-from firetrail.pipeline.tables.files.delta_writer import names_table
-from firetrail.pipeline.tables.files.table_manifest import (
-    MAIN,
-    REJECTED,
-    StoredFile,
-    TableManifest,
-)
-from firetrail.pipeline.tables.keyed.bucket_change import changes_types
+from firetrail.pipeline.tables.files.library_errors import names_table
+from firetrail.pipeline.tables.files.stored_file import StoredFile
+from firetrail.pipeline.tables.files.table_manifest import MAIN, REJECTED, TableManifest
+from firetrail.pipeline.tables.keyed.bucket_change import rewrites_files
 from firetrail.pipeline.tables.messages.broker_progress import lost_count
 from firetrail.pipeline.tables.messages.table_sources import source_list
 from firetrail.pipeline.tables.runs.table_job import DecodedStage, TableJob
@@ -93,8 +89,9 @@ def explain_table(
     Raises:
         FiretrailError: As the run would, except for messages that do not fit.
     """
-    job = TableJob(spark, source_list(source), to, TableOptions(**options), dry=True)
-    job.publication.check_folder()
+    chosen = TableOptions(**options)
+    job = TableJob(spark, source_list(source), to, chosen, dry=True)
+    job.publication.check_folder(chosen)
     found, files = job.publication.peek()
     before = manifest = job.first_manifest(found, topic)
     base = None if before.schema == EMPTY else before.schema
@@ -128,7 +125,7 @@ def _explained(
         versions.update(result.versions)
         reasons.update(result.reasons)
     touched = {bucket for result in results for bucket in result.staged}
-    if changes_types(before.schema, after.schema):
+    if rewrites_files(before.schema, after.schema, after.format):
         rewritten = list(files)
         touched |= {file.bucket for file in files} if before.key else set()
     else:

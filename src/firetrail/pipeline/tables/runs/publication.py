@@ -9,23 +9,24 @@ import pyarrow as pa
 
 from firetrail.errors import LakeError
 from firetrail.pipeline.lakes.lake_manifest import FOLDER, MANIFEST, PENDING
-from firetrail.pipeline.lakes.location import check_delta_opens, local_place, open_folder
-from firetrail.pipeline.tables.files.delta_writer import DeltaWriter
-from firetrail.pipeline.tables.files.table_columns import BUCKET, REJECTED_SCHEMA
+from firetrail.pipeline.lakes.location import local_place, open_folder
+from firetrail.pipeline.tables.files.format_rules import FormatWriter, TableFormat
+from firetrail.pipeline.tables.files.format_writers import check_format_opens, writer_of
+from firetrail.pipeline.tables.files.stored_file import StoredFile
 from firetrail.pipeline.tables.files.table_files import remove_unfinished
 from firetrail.pipeline.tables.files.table_manifest import (
     MAIN,
     REJECTED,
     PendingCommit,
-    StoredFile,
     TableManifest,
     decode_manifest,
     decode_pending,
     encode_manifest,
 )
-from firetrail.pipeline.tables.files.table_place import REJECTED_SUFFIX, check_new_place
+from firetrail.pipeline.tables.files.table_place import check_new_place, suffix_of
 from firetrail.pipeline.tables.keyed.bucket_content import DELETES
 from firetrail.pipeline.tables.keyed.bucket_rows import STAGED
+from firetrail.pipeline.tables.table_options import TableOptions
 
 KEPT_HOURS = 7 * 24
 """The time for which replaced files are kept for readers of older versions of a table."""
@@ -55,18 +56,26 @@ class Publication:
                 "because a lock keeps its jobs apart; choose such a folder"
             )
         self.lake = open_folder(place.rstrip("/") or place)
-        self.lakes = {MAIN: self.lake, REJECTED: open_folder(self.lake.place + REJECTED_SUFFIX)}
+        self.lakes = {
+            table: open_folder(self.lake.place + suffix_of(table)) for table in (MAIN, REJECTED)
+        }
         self._manifest: TableManifest | None = None
+        self._writers: dict[tuple[str, str], FormatWriter] = {}
 
-    def check_folder(self) -> None:
+    def check_folder(self, options: TableOptions) -> None:
         """Check that the folder has a table of this job, or can have a new one.
+
+        Args:
+            options: The options of the run.
 
         Raises:
             LakeError: It has other files.
             ConfigError: No table can be there.
         """
-        check_delta_opens(self.lake)
-        if self.manifest() is not None:
+        found = self.manifest()
+        kind = TableFormat.named(options.format or TableFormat.DELTA)
+        check_format_opens(self.lake, kind if found is None else found.format)
+        if found is not None:
             return
         check_new_place(self.lake.place)
         for lake in self.lakes.values():
@@ -162,7 +171,14 @@ class Publication:
                 self.lake.remove(name)
 
     def begin(self, manifest: TableManifest) -> None:
-        """Publish the manifest of a new table, before its first files exist."""
+        """Publish the manifest of a new table, before its first files exist.
+
+        Raises:
+            LakeError: Another table has its name in the catalog.
+            ConfigError: PyIceberg is not configured for the catalog.
+        """
+        for name in self.lakes:
+            self._writer(manifest, name).check(None)
         self.lake.replace(MANIFEST, encode_manifest(manifest))
         self._manifest = manifest
 
@@ -183,11 +199,19 @@ class Publication:
         if manifest.sequence % every == 0:
             default = KEYED_KEPT_HOURS if manifest.key else KEPT_HOURS
             for name in self.lakes:
-                self._writer(manifest, name).maintain(default if keep_hours is None else keep_hours)
+                keep = default if keep_hours is None else keep_hours
+                self._writer(manifest, name).maintain(manifest.sequence, keep)
 
     def files(self, manifest: TableManifest, table: str = MAIN) -> list[StoredFile]:
         """Return the files of a table."""
         return self._writer(manifest, table).files()
+
+    def file_schemas(self, manifest: TableManifest) -> dict[str, pa.Schema]:
+        """Return the columns of the files of the tables, for a next manifest."""
+        return {
+            name: self._writer(manifest, name).file_schema(manifest.schema_of(name))
+            for name in self.lakes
+        }
 
     def _complete(self, pending: PendingCommit) -> TableManifest:
         manifest = pending.manifest
@@ -203,7 +227,7 @@ class Publication:
             if not writer.has_committed(manifest.sequence):
                 self.lakes[name].reveal([file.path for file in files])
             versions[name] = writer.commit(
-                _schema(manifest) if name == MAIN else REJECTED_SCHEMA,
+                manifest.schema_of(name),
                 files,
                 manifest.sequence,
                 manifest.versions.get(name),
@@ -215,10 +239,8 @@ class Publication:
         self.lake.remove(PENDING)
         return manifest
 
-    def _writer(self, manifest: TableManifest, name: str) -> DeltaWriter:
-        return DeltaWriter(self.lakes[name], manifest.table_id)
-
-
-def _schema(manifest: TableManifest) -> pa.Schema:
-    schema = manifest.columns_of(manifest.schema).schema
-    return schema.append(pa.field(BUCKET, pa.int32())) if manifest.key else schema
+    def _writer(self, manifest: TableManifest, name: str) -> FormatWriter:
+        key = manifest.table_id, name
+        if key not in self._writers:
+            self._writers[key] = writer_of(self.lakes[name], manifest, name)
+        return self._writers[key]

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from firetrail.pipeline.lakes.lake_folder import LakeFolder
-from firetrail.pipeline.tables.files.delta_writer import names_table
+from firetrail.pipeline.tables.files.library_errors import names_table
 from firetrail.pipeline.tables.files.rewrite_task import cast_rows
 from firetrail.pipeline.tables.files.table_columns import (
     BROKER,

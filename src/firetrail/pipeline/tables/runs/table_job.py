@@ -1,4 +1,4 @@
-"""The table job: it adds the new messages of a topic to a Delta table, each exactly once.
+"""The table job: it adds the new messages of a topic to a table, each exactly once.
 
 A run plans what is new in the sources, lets tasks decode it and write files, and publishes them
 (``publication``). Little work is done in the driver, without Spark.
@@ -14,25 +14,24 @@ from typing import NamedTuple
 
 from firetrail.errors import LakeError, PipelineError
 from firetrail.pipeline.decoding.schema.table_schema import EMPTY, TableSchema
-from firetrail.pipeline.tables.files.delta_writer import names_table
+from firetrail.pipeline.tables.files.library_errors import names_table
 from firetrail.pipeline.tables.files.rewrite_task import (
     RewriteResult,
     RewriteTask,
     rewrite_file,
 )
+from firetrail.pipeline.tables.files.stored_file import StoredFile, TableFile
 from firetrail.pipeline.tables.files.table_manifest import (
     LOCK,
     MAIN,
     REJECTED,
     PendingCommit,
-    StoredFile,
-    TableFile,
     TableManifest,
 )
 from firetrail.pipeline.tables.keyed.bucket_change import (
     BucketMerges,
     Change,
-    changes_types,
+    rewrites_files,
 )
 from firetrail.pipeline.tables.keyed.bucket_content import MergeResult
 from firetrail.pipeline.tables.messages.broker_names import check_different_logs, stages_of
@@ -65,6 +64,8 @@ def table(
     topic: str,
     to: str | Path,
     *,
+    format: str | None = None,
+    catalog: str | None = None,
     decoder: str | None = None,
     decoder_options: Mapping[str, str] | None = None,
     schema: str | None = None,
@@ -80,7 +81,7 @@ def table(
     source_options: Mapping[str, str] | None = None,
     on_plan: OnPlan = lambda tasks: None,
 ) -> TableResult:
-    """Add the messages of a topic that a Delta table does not have yet.
+    """Add the messages of a topic that a table does not have yet.
 
     The sources are only read and may be in use. If the run fails or is killed, run it again: every
     message is in the table once. The messages that do not fit are in a second table, whose name
@@ -95,6 +96,11 @@ def table(
             folder, and the one at the name server.
         topic: The topic.
         to: Folder of the table.
+        format: ``"delta"``, ``"iceberg"`` or ``"parquet"``, which only gains rows. None, the
+            default, is that of the table, and ``"delta"`` for a new one.
+        catalog: Name of an Iceberg table, such as ``"glue.shop.orders"``: the catalog as PyIceberg
+            is configured for it, the namespace, and the table. None, the default, is as before,
+            and no catalog for a new table, which then is found by its folder.
         decoder: Format of the bodies. None, the default, is that of the table, and ``"json"`` for
             a new one.
         decoder_options: Options of the decoder by name, which are kept with the table. Default:
@@ -134,9 +140,11 @@ def table(
         NotAStoreError: A source is neither a store nor an archive, or a pattern matches none.
         OutageError: A name server or broker does not become available.
         ConfigError: An option or the folder is wrong, or the option is not that of the table.
-        MissingExtraError: The extra ``delta`` is not installed.
+        MissingExtraError: The extra ``delta`` or ``iceberg`` is not installed.
     """
     options = TableOptions(
+        format=format,
+        catalog=catalog,
         decoder=decoder,
         decoder_options=decoder_options,
         schema=schema,
@@ -192,6 +200,7 @@ class TableJob:
         self.decoding = DecodingRounds(
             self._runner,
             self.publication.lakes,
+            self.publication.file_schemas,
             self.token,
             given=options.schema,
             strict=options.strict and not dry,
@@ -199,7 +208,7 @@ class TableJob:
 
     def run(self, topic: str) -> TableResult:
         """Append what is new of a topic in all sources."""
-        self.publication.check_folder()
+        self.publication.check_folder(self._options)
         with self.publication.lake.locked(LOCK, self.token), self.sources:
             manifest = self.first_manifest(self.publication.settle(), topic)
             total: TableResult | None = None
@@ -323,7 +332,7 @@ class TableJob:
             new,
             {MAIN: change.files, REJECTED: [f for each in results for f in each.files[REJECTED]]},
             change.buckets,
-            changes_types(manifest.schema, new.schema),
+            rewrites_files(manifest.schema, new.schema, new.format),
             retried,
         )
         published = self.publication.publish(pending)
@@ -352,10 +361,11 @@ class TableJob:
         inline: bool,
     ) -> Change:
         """Return the files of the main table that are new, or that others replace."""
-        always = changes_types(manifest.schema, new.schema)
+        always = rewrites_files(manifest.schema, new.schema, new.format)
         old = self.publication.files(manifest) if always or new.key else []
         if new.key:
-            merges = BucketMerges(self.publication.lake, manifest, new, self.token)
+            written = self.publication.file_schemas(new)[MAIN]
+            merges = BucketMerges(self.publication.lake, manifest, new, written, self.token)
             tasks = merges.tasks([result.staged for result in results], old, always=always)
             inline = inline and merges.size <= INLINE_MERGE_BYTES
             merged: list[MergeResult] = self._runner.run(merges.merge, tasks, inline)
@@ -386,9 +396,9 @@ class TableJob:
         self, new: TableManifest, old: Sequence[StoredFile], inline: bool
     ) -> list[TableFile]:
         """Write the files of the table again, with the new types of its columns."""
-        schema = new.columns_of(new.schema).schema
+        lake, schema = self.publication.lake, self.publication.file_schemas(new)[MAIN]
         tasks = [
-            RewriteTask(self.publication.lake, file.path, number, schema, new.sequence, self.token)
+            RewriteTask(lake, [file.path], number, schema, new.sequence, self.token)
             for number, file in enumerate(old)
         ]
         results: list[RewriteResult] = self._runner.run(rewrite_file, tasks, inline)

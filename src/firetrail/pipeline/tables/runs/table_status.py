@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from firetrail.pipeline.tables.files.delta_writer import names_table
+from firetrail.pipeline.tables.files.library_errors import names_table
 from firetrail.pipeline.tables.files.table_manifest import MAIN
 from firetrail.pipeline.tables.runs.publication import Publication
 
@@ -33,7 +33,7 @@ class TableStatus(NamedTuple):
     messages: int
     files: int
     size: int
-    version: int | None  # of the Delta table after the last commit of the job
+    version: int | None  # of the table after the last commit of the job
     brokers: list[BrokerMessages]
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from firetrail.pipeline.tables.files.delta_writer import naming_table
+from firetrail.pipeline.tables.files.library_errors import naming_table
 from firetrail.pipeline.tasks import OnPlan, run_tasks
 
 SparkProvider = SparkSession | Callable[[], SparkSession]

@@ -1,8 +1,8 @@
 """A check of a table against its sources, with code that the job which writes tables does not use.
 
 Messages are read one by one, as brokers serve them, from a running broker by the client, or from
-the dataset of an archive; rows are read by DataFusion. Only the decoder is the same, and the
-reading of keys from text. Memory is needed for one position per row.
+the dataset of an archive; rows are read by the library of the table's format. Only the decoder is
+the same, and the reading of keys from text. Memory is needed for one position per row.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,7 +23,7 @@ from firetrail.format.layout import COMPRESSED, takes_queue_offset
 from firetrail.format.record import decode_message
 from firetrail.pipeline.decoding.body_decoder import BodyDecoder, Operation, TableRows
 from firetrail.pipeline.lakes.lake_reader import lake_dataset
-from firetrail.pipeline.tables.files.delta_writer import names_table
+from firetrail.pipeline.tables.files.library_errors import names_table
 from firetrail.pipeline.tables.files.table_columns import REASON, VALIDITY
 from firetrail.pipeline.tables.files.table_manifest import MAIN, REJECTED, TableManifest
 from firetrail.pipeline.tables.keyed.keyed_rows import key_value
@@ -42,6 +41,7 @@ from firetrail.pipeline.tables.runs.expected_history import (
     RowMark,
 )
 from firetrail.pipeline.tables.runs.publication import Publication
+from firetrail.pipeline.tables.runs.table_reader import stored_rows
 from firetrail.pipeline.tables.table_options import decoder_spec
 from firetrail.pipeline.wire.broker_access_file import access_in
 from firetrail.pipeline.wire.loop import Loop
@@ -329,16 +329,10 @@ class _TableCheck:
             more: Other columns with the prefix.
             columns: Columns without it.
         """
-        library: Any = import_module("deltalake")
-        place = self._publication.lakes[table].place
-        if not library.DeltaTable.is_deltatable(place):
-            return
         prefixed = [f"{prefix}{name}" for name in ("broker", "queue", "offset", *more)]
-        names = ", ".join(f'"{name}"' for name in (*prefixed, *columns))
-        query = library.QueryBuilder().register("t", library.DeltaTable(place))
-        for batch in query.execute(f"select {names} from t"):
-            found = [_in_us(column).to_pylist() for column in pa.record_batch(batch).columns]
-            yield from zip(*found, strict=True)
+        names = (*prefixed, *columns)
+        for batch in stored_rows(self._publication, self._manifest, table, names):
+            yield from zip(*(_in_us(column).to_pylist() for column in batch.columns), strict=True)
 
     def _messages(self, source: TableSource) -> Iterator[_SourceMessage]:
         """Yield the messages of a source that the table has read."""
