@@ -191,7 +191,7 @@ def test_an_upsert_that_is_killed_before_any_change(
         for _ in range(2):
             done = table(root, to)
         assert (done.messages, done.total_rows) == (0, 6 if history else 4)
-        current = rows(to, "id, v", "_is_current" if history else "true")
+        current = [row for row in rows(to) if not history or row["_is_current"]]
         assert {row["id"]: row["v"] for row in current} == {0: 1, 2: 0, 3: 0, 9: 1}
         assert verify_table(root, to).ok
         assert not list((to / "data").glob("_*"))
