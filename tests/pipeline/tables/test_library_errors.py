@@ -10,6 +10,7 @@ from tests.pipeline.tables.topics import put, table
 from firetrail import Message, Store
 from firetrail.cli.main import main
 from firetrail.errors import FiretrailError, LakeError
+from firetrail.pipeline.tables.messages.open_sources import OpenSources
 from firetrail.pipeline.tables.runs import table_job
 from firetrail.pipeline.tables.runs.explanation import explain_table
 from firetrail.pipeline.tables.runs.retry_job import retry_table
@@ -98,7 +99,7 @@ def test_errors_of_the_program_stay_as_they_are(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put(tmp_path / "data", {"id": 1})
-    monkeypatch.setattr(table_job, "plan_source", lambda *args, **more: 1 / 0)
+    monkeypatch.setattr(OpenSources, "plan", lambda *args, **more: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         table(tmp_path / "data", tmp_path / "orders")
     with pytest.raises(LakeError, match="has no table"):
