@@ -120,7 +120,14 @@ STORE_ROOMS: dict[str, set[str]] = {
 ROOMS: dict[str, tuple[str, ...]] = {
     "remoting": ("servers", "connections", "messages", "wire", "kernels"),
     "pipeline": (
-        *("jobs", "tables.runs", "tables.row_task", "tables.dry_rows", "tables.table_options"),
+        *(
+            "jobs",
+            "tables.databases",
+            "tables.runs",
+            "tables.row_task",
+            "tables.dry_rows",
+            "tables.table_options",
+        ),
         *("tables.keyed", "tables.files", "tables.messages"),
         *("decoding.decoder_spec", "decoding.formats", "decoding.events", "decoding.body_decoder"),
         *("decoding.values", "decoding.schema"),

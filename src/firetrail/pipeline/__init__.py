@@ -29,12 +29,14 @@ if TYPE_CHECKING:
     from firetrail.pipeline.jobs.restore import restore
     from firetrail.pipeline.jobs.sql import sql
     from firetrail.pipeline.lakes.lake_reader import lake_dataset, lake_files, read_lake
+    from firetrail.pipeline.tables.databases.database_job import database
     from firetrail.pipeline.tables.runs.table_job import table
     from firetrail.pipeline.tables.runs.table_reader import table_dataset, table_files
 
 __all__ = [
     "archive",
     "audit",
+    "database",
     "explain",
     "lake_dataset",
     "lake_files",
@@ -56,6 +58,7 @@ __all__ = [
 _MODULES = {
     "archive": "jobs.archive.archive_job",
     "audit": "jobs.audit.audit_job",
+    "database": "tables.databases.database_job",
     "explain": "batch_plan",
     "lake_dataset": "lakes.lake_reader",
     "lake_files": "lakes.lake_reader",

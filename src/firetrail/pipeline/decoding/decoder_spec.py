@@ -284,7 +284,7 @@ class DecoderSpec:
         if self.format is BodyFormat.TEXT:
             return TextDecoder(tombstones=self.tombstones)
         rules = DecodingRules(self.new_columns, self.zone, self.number_unit)
-        adapter = self._adapter(rules)
+        adapter = self._adapter_of(rules)
         if adapter is not None:
             return ChangeDecoder(adapter, schemas, ChangeRules(rules, self.tables, self.key))
         schema = schemas if isinstance(schemas, TableSchema) else EMPTY
@@ -296,7 +296,11 @@ class DecoderSpec:
             return CsvDecoder(schema, replace(csv, tombstones=self.tombstones))
         return JsonDecoder(schema, rules, tombstones=self.tombstones)
 
-    def _adapter(self, rules: DecodingRules) -> EventAdapter | None:
+    def event_adapter(self) -> EventAdapter | None:
+        """Return the form of CDC events; None for other formats."""
+        return self._adapter_of(DecodingRules(self.new_columns, self.zone, self.number_unit))
+
+    def _adapter_of(self, rules: DecodingRules) -> EventAdapter | None:
         """Return the form of CDC events; None for other formats."""
         zero_nulls = self.zero_dates is ZeroDates.NULL
         if self.format is BodyFormat.CANAL:

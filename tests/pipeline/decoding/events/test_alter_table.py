@@ -27,6 +27,14 @@ from firetrail.pipeline.decoding.values.text_values import BodyError
         ),
         ("ALTER TABLE o ADD COLUMN c int COMMENT 'unsigned'", "c int"),
         ("ALTER TABLE o ADD COLUMN c int DEFAULT 1, ADD UNIQUE INDEX (c)", "c int"),
+        ("CREATE TABLE o (a int)", "a int"),
+        (
+            "create temporary table if not exists `shop`.`o` (\n"
+            " `id` bigint(20) unsigned NOT NULL AUTO_INCREMENT COMMENT 'x, (',\n"
+            " `key` decimal(10,2) DEFAULT '0.00', PRIMARY KEY (`id`), KEY k (`key`, `id`),\n"
+            " CONSTRAINT f FOREIGN KEY (id) REFERENCES p (id)) ENGINE=InnoDB COMMENT='as SELECT'",
+            "id decimal(20,0), key decimal(10,2)",
+        ),
     ],
 )
 def test_added_columns(sql: str, columns: str) -> None:
@@ -45,7 +53,10 @@ def test_added_columns(sql: str, columns: str) -> None:
             "ALTER TABLE o ADD",
             "ADD COLUMN c int",
         ),
-        *("ALTER TABLE o ADD COLUMN", "ALTER TABLE o ADD COLUMN c", "CREATE TABLE o (a int)"),
+        *("ALTER TABLE o ADD COLUMN", "ALTER TABLE o ADD COLUMN c", "CREATE TABLE o"),
+        *("CREATE TABLE o LIKE p", "CREATE TABLE o (LIKE p)", "CREATE TABLE o AS SELECT 1"),
+        *("CREATE TABLE o (a int) AS SELECT 1 a", "CREATE TABLE o ()", "CREATE TABLE o (a"),
+        *("CREATE VIEW v (a) AS SELECT 1", "CREATE INDEX i ON t (c)", "CREATE DATABASE d"),
         *("ALTER TABLE o ADD COLUMN c int, DROP COLUMN d", "ALTER TABLE o RENAME TO p"),
         *("ALTER TABLE o MODIFY c bigint", "TRUNCATE TABLE o", "ALTER TABLE o ADD INDEX (c)"),
         *("ALTER TABLE o ADD COLUMN (", "ALTER TABLE o ADD (c int", "ALTER TABLE o ADD COLUMN (c"),

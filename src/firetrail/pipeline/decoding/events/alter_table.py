@@ -1,8 +1,8 @@
-"""The columns that a statement ``ALTER TABLE … ADD COLUMN`` of MySQL adds.
+"""The columns that a statement ``ALTER TABLE … ADD COLUMN`` or ``CREATE TABLE`` of MySQL adds.
 
 Rows declare their types, so other parts of a statement are ignored. All other statements (columns
-that are dropped or renamed, tables that are emptied) are refused, because the rows of the table
-would no longer be those of the database.
+that are dropped or renamed, tables that are emptied, or created from others) are refused, because
+the rows of the table would no longer be those of the database.
 """
 
 import re
@@ -20,13 +20,15 @@ _TOKEN = re.compile(
 )
 _KEYS = {"INDEX", "KEY", "UNIQUE", "PRIMARY", "CONSTRAINT", "FULLTEXT", "SPATIAL", "FOREIGN"}
 _KEYS |= {"CHECK"}
-"""Words after ``ADD`` that add no column."""
+"""Words after ``ADD``, or in the list of a new table, that add no column."""
 
 
 def added_columns(sql: str) -> dict[str, pa.DataType]:
     """Return names and types of the columns that a statement adds; raise BodyError for others."""
     tokens = [token for token in _TOKEN.findall(sql) if token and token != ";"]
     words = [token.upper() for token in tokens]
+    if words[:1] == ["CREATE"]:
+        return _created_columns(tokens, words, sql)
     start = 2 if words[1:2] == ["TABLE"] else 3
     if words[:1] != ["ALTER"] or words[start - 1 : start] != ["TABLE"]:
         raise BodyError(f"a statement that adds no columns: {quoted_value(sql)}")
@@ -48,6 +50,33 @@ def added_columns(sql: str) -> dict[str, pa.DataType]:
     if not columns:
         raise BodyError(f"a statement that adds no columns: {quoted_value(sql)}")
     return columns
+
+
+def _created_columns(
+    tokens: Sequence[str], words: Sequence[str], sql: str
+) -> dict[str, pa.DataType]:
+    """Return the columns of a new table that is not made from another one."""
+    start = words.index("(") if "(" in words else len(words)
+    if "TABLE" not in words[1:3] or {"LIKE", "SELECT", "AS"} & {*words[:start]}:
+        raise BodyError(f"a statement that adds no columns: {quoted_value(sql)}")
+    definitions = list(_parts(tokens[start + 1 : _closing(tokens, start)]))
+    if not definitions[0] or definitions[0][0].upper() in ("LIKE", "SELECT"):
+        raise BodyError(f"a statement that adds no columns: {quoted_value(sql)}")
+    rest = {word for word in words[_closing(tokens, start) :] if word in ("SELECT", "AS")}
+    if rest:
+        raise BodyError(f"a table that is made from another one: {quoted_value(sql)}")
+    named = [each for each in definitions if each and each[0].upper() not in _KEYS]
+    return dict(_column(each, sql) for each in named)
+
+
+def _closing(tokens: Sequence[str], start: int) -> int:
+    """Return the place of the parenthesis that closes the one at ``start``."""
+    depth = 0
+    for at in range(start, len(tokens)):
+        depth += (tokens[at] == "(") - (tokens[at] == ")")
+        if not depth:
+            return at
+    return len(tokens)
 
 
 def _parts(tokens: Sequence[str]) -> Iterator[list[str]]:

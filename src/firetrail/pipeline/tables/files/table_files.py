@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 from firetrail.pipeline.lakes.hashed_file import HashedFile
 from firetrail.pipeline.lakes.lake_folder import LakeFolder
 from firetrail.pipeline.lakes.local_folder import UNFINISHED
+from firetrail.pipeline.lakes.location import open_folder
 from firetrail.pipeline.tables.files.file_statistics import file_statistics
 from firetrail.pipeline.tables.files.stored_file import TableFile
 
@@ -88,6 +89,6 @@ class TableWriter:
 
 def remove_unfinished(lake: LakeFolder) -> None:
     """Remove the hidden files of killed runs."""
-    for name in lake.names():
-        if name.startswith(f"{DATA}/_") and name.endswith(UNFINISHED):
-            lake.remove(name)
+    for name in open_folder(lake.show(DATA)).names():
+        if name.startswith("_") and name.endswith(UNFINISHED):
+            lake.remove(f"{DATA}/{name}")

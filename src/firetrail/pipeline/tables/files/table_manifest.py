@@ -28,6 +28,7 @@ from typing import Any, NamedTuple, Self
 import pyarrow as pa
 
 from firetrail.errors import LakeError
+from firetrail.pipeline.decoding.body_decoder import TableName
 from firetrail.pipeline.decoding.schema.table_schema import EMPTY, TableSchema
 from firetrail.pipeline.lakes.lake_manifest import FOLDER
 from firetrail.pipeline.tables.files.format_rules import TableFormat
@@ -40,6 +41,20 @@ _KEY = "firetrail_table"
 LOCK = f"{FOLDER}/lock"
 MAIN, REJECTED = "main", "rejected"
 """The tables that a run commits to, in this order."""
+
+
+DATABASE, MEMBER = "database", "member"
+"""The option of databases and of their tables, and the member of the latter with their folder."""
+
+
+class MemberTable(NamedTuple):
+    """A table of a database."""
+
+    name: TableName
+    folder: str
+    """Its folder relative to that of the database."""
+    messages: int
+    """The number of messages of the topic that belong to it."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +77,8 @@ class TableManifest:
     """The files of deletes by bucket."""
     versions: Mapping[str, int] = field(default_factory=dict)
     """The versions of the tables after the last commits of this job."""
+    tables: Sequence[MemberTable] = ()
+    """The tables of a database, of which this is the manifest."""
 
     @classmethod
     def new(cls, topic: str, options: Mapping[str, Any], schema: TableSchema) -> Self:
@@ -72,6 +89,12 @@ class TableManifest:
     def key(self) -> list[str]:
         """The columns of the key, as the decoder names them; none for a table that only grows."""
         return list(self.options["upsert"])
+
+    @property
+    def database(self) -> Mapping[str, Any] | None:
+        """The options of a database, or the folder of a table in it; None for a table alone."""
+        found: Mapping[str, Any] | None = self.options.get(DATABASE)
+        return found
 
     @property
     def prefix(self) -> str | None:
@@ -138,6 +161,7 @@ class TableManifest:
             "skipped": self.skipped,
             "deletes": {str(bucket): path for bucket, path in sorted(self.deletes.items())},
             "versions": dict(self.versions),
+            "tables": [[*each.name, each.folder, each.messages] for each in self.tables],
         }
 
     @classmethod
@@ -170,6 +194,10 @@ class TableManifest:
                 int(value["skipped"]),
                 {int(bucket): str(path) for bucket, path in value["deletes"].items()},
                 dict(value["versions"]),
+                [
+                    MemberTable(TableName(database, name), folder, int(messages))
+                    for database, name, folder, messages in value.get("tables", ())
+                ],
             )
         except (ValueError, KeyError, TypeError) as error:
             raise LakeError(

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 DELETE = "a delete; a table without --upsert keeps all rows"
 COMPRESSED = "the body is compressed and cannot be decompressed"
+OTHER_KEY = "the event names another primary key than that of the table"
 _UNUSABLE_KEY = "a delete without a usable key: "
 _NULL_KEY = "a null in the key: "
 

@@ -14,7 +14,7 @@ from firetrail.pipeline.tables.files.stored_file import StoredFile
 from firetrail.pipeline.tables.files.table_manifest import MAIN, REJECTED, TableManifest
 from firetrail.pipeline.tables.keyed.bucket_change import rewrites_files
 from firetrail.pipeline.tables.messages.broker_progress import lost_count
-from firetrail.pipeline.tables.messages.table_sources import source_list
+from firetrail.pipeline.tables.messages.table_sources import SourcePlan, source_list
 from firetrail.pipeline.tables.runs.table_job import DecodedStage, TableJob
 from firetrail.pipeline.tables.runs.task_runner import SparkProvider
 from firetrail.pipeline.tables.table_options import TableOptions
@@ -107,10 +107,10 @@ def explain_table(
                 brokers={**manifest.brokers, **stage.brokers},
                 source_table=stage.source_table,
             )
-    return _explained(job.publication.lake.place, found is None, before, manifest, stages, files)
+    return explained(job.publication.lake.place, found is None, before, manifest, stages, files)
 
 
-def _explained(
+def explained(
     place: str,
     is_new: bool,
     before: TableManifest,
@@ -118,6 +118,16 @@ def _explained(
     stages: Sequence[DecodedStage],
     files: Sequence[StoredFile],
 ) -> TableExplanation:
+    """Return the explanation of decoded stages.
+
+    Args:
+        place: Folder of the table.
+        is_new: Whether the table does not exist yet.
+        before: Its manifest before the run.
+        after: Its manifest after it.
+        stages: The stages.
+        files: The files of the table.
+    """
     results = [result for stage in stages for result in stage.results]
     versions: Counter[tuple[str, ...]] = Counter()
     reasons: Counter[str] = Counter()
@@ -141,7 +151,7 @@ def _explained(
         sum(result.rows(MAIN) for result in results),
         sum(result.rows(REJECTED) for result in results),
         sum(result.skipped for result in results),
-        _brokers(before, after, stages),
+        broker_plans(before, after, [plan for stage in stages for plan in stage.plans]),
         tuple(SchemaVersion(*each) for each in versions.most_common() if each[1]),
         tuple(RejectReason(*each) for each in reasons.most_common()),
         len(touched),
@@ -150,13 +160,13 @@ def _explained(
     )
 
 
-def _brokers(
-    before: TableManifest, after: TableManifest, stages: Sequence[DecodedStage]
+def broker_plans(
+    before: TableManifest, after: TableManifest, plans: Sequence[SourcePlan]
 ) -> tuple[BrokerPlan, ...]:
+    """Return what a run would read, between two manifests."""
     sizes: Counter[str] = Counter()
-    for stage in stages:
-        for plan in stage.plans:
-            sizes[plan.source.broker] += plan.size
+    for plan in plans:
+        sizes[plan.source.broker] += plan.size
     found = []
     for name in sizes:
         known, progress = before.progress(name), after.progress(name)

@@ -16,6 +16,7 @@ from firetrail.pipeline.tables.files.stored_file import StoredFile
 from firetrail.pipeline.tables.files.table_files import remove_unfinished
 from firetrail.pipeline.tables.files.table_manifest import (
     MAIN,
+    MEMBER,
     REJECTED,
     PendingCommit,
     TableManifest,
@@ -62,11 +63,12 @@ class Publication:
         self._manifest: TableManifest | None = None
         self._writers: dict[tuple[str, str], FormatWriter] = {}
 
-    def check_folder(self, options: TableOptions) -> None:
+    def check_folder(self, options: TableOptions, *, database: bool = False) -> None:
         """Check that the folder has a table of this job, or can have a new one.
 
         Args:
             options: The options of the run.
+            database: Whether it is that of a database. Default: False.
 
         Raises:
             LakeError: It has other files.
@@ -76,8 +78,25 @@ class Publication:
         kind = TableFormat.named(options.format or TableFormat.DELTA)
         check_format_opens(self.lake, kind if found is None else found.format)
         if found is not None:
+            if not database:
+                self.check_alone(found)
             return
         check_new_place(self.lake.place)
+        self.check_new()
+
+    def check_alone(self, manifest: TableManifest) -> None:
+        """Raise LakeError if a manifest is that of a database or of a table in one."""
+        if manifest.database is None:
+            return
+        if MEMBER in manifest.database:
+            raise LakeError(
+                f"{self.lake.place}: is a table of a database, which only a run for the whole "
+                f"database writes; name the folder of the database, and --database"
+            )
+        raise LakeError(f"{self.lake.place}: is a database of tables; add --database")
+
+    def check_new(self) -> None:
+        """Raise LakeError if a folder without a manifest has files."""
         for lake in self.lakes.values():
             if lake.top_names() - {FOLDER}:
                 raise LakeError(
@@ -184,11 +203,18 @@ class Publication:
 
     def publish(self, pending: PendingCommit) -> TableManifest:
         """Publish a manifest and its files; from the first step on, this is certain to happen."""
-        for name, lake in self.lakes.items():
-            if pending.added[name]:
-                lake.sync_folders([file.path for file in pending.added[name]])
+        self.sync_names(pending)
         self.lake.replace(PENDING, pending.encode())
         return self._complete(pending)
+
+    def sync_names(self, pending: PendingCommit) -> None:
+        """Make the names of new files durable."""
+        for name, lake in self.lakes.items():
+            names = [file.path for file in pending.added[name]]
+            if name == MAIN:
+                names += pending.manifest.deletes.values()
+            if names:
+                lake.sync_folders(names)
 
     def maintain(self, keep_hours: int | None) -> None:
         """Merge small files and remove replaced ones, after a number of commits."""

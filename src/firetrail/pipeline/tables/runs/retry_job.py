@@ -29,7 +29,7 @@ from firetrail.pipeline.tables.files.table_manifest import (
     REJECTED,
     TableManifest,
 )
-from firetrail.pipeline.tables.messages.reject_reasons import COMPRESSED, DELETE
+from firetrail.pipeline.tables.messages.reject_reasons import COMPRESSED, DELETE, OTHER_KEY
 from firetrail.pipeline.tables.row_task import FINAL_REASON, first_reject
 from firetrail.pipeline.tables.runs.table_job import INLINE_BYTES, TableJob
 from firetrail.pipeline.tables.runs.task_runner import SparkProvider
@@ -116,17 +116,18 @@ def retry_table(
     """
     options = TableOptions(schema=schema, keep_hours=keep_hours, on_plan=on_plan)
     job = TableJob(spark, [], to, options)
-    job.publication.require_manifest()
+    job.publication.check_alone(job.publication.require_manifest())
     with job.publication.lake.locked(LOCK, job.token):
         manifest = job.publication.settle()
         assert manifest is not None
-        return _retry(job, manifest)
+        return retry_locked(job, manifest)
 
 
-def _retry(job: TableJob, manifest: TableManifest) -> TableRetry:
+def retry_locked(job: TableJob, manifest: TableManifest) -> TableRetry:
+    """Retry the rejected messages of a table that is locked and settled."""
     files = job.publication.files(manifest, REJECTED)
     # Other rows of a message that deletes are in the table already, if rows are only added.
-    final = (COMPRESSED,) if manifest.key else (COMPRESSED, DELETE)
+    final = (COMPRESSED, OTHER_KEY) + (() if manifest.key else (DELETE,))
     lake = job.publication.lakes[REJECTED]
     parts = [
         RejectedMessages(broker, lake, file.path, final)

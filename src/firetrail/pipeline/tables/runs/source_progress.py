@@ -3,18 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Protocol
 
 from firetrail.errors import DataLostError, PipelineError
-from firetrail.pipeline.tables.messages.broker_progress import BrokerProgress, lost_between
+from firetrail.pipeline.tables.messages.broker_progress import (
+    BrokerProgress,
+    NewestMessage,
+    Span,
+    lost_between,
+)
 from firetrail.pipeline.tables.messages.table_sources import SourcePlan
-from firetrail.pipeline.tables.row_task import TaskResult
+
+
+class ReadResult(Protocol):
+    """What a task has read."""
+
+    @property
+    def broker(self) -> str: ...
+
+    @property
+    def spans(self) -> list[Span]: ...
+
+    @property
+    def anchor(self) -> NewestMessage | None: ...
 
 
 def progress_after(
     topic: str,
     before: BrokerProgress,
     plan: SourcePlan,
-    results: Sequence[TaskResult],
+    results: Sequence[ReadResult],
     *,
     allow_gap: bool,
 ) -> BrokerProgress:

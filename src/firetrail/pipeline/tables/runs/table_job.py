@@ -325,6 +325,21 @@ class TableJob:
             inline: Whether the driver itself does the work.
             retried: Whether the tasks have read all rejected messages. Default: False.
         """
+        pending, change = self.pending_commit(manifest, new, results, inline, retried)
+        published = self.publication.publish(pending)
+        self.publication.clean()
+        self.publication.maintain(self._options.keep_hours)
+        return published, change
+
+    def pending_commit(
+        self,
+        manifest: TableManifest,
+        new: TableManifest,
+        results: Sequence[TaskResult],
+        inline: bool,
+        retried: bool = False,
+    ) -> tuple[PendingCommit, Change]:
+        """Return what :meth:`commit` publishes, with the same arguments."""
         change = self._change(manifest, new, results, inline)
         new = replace(new, rows=manifest.rows + change.inserted - change.deleted)
         new = replace(new, deletes=change.deletes if new.key else {})
@@ -335,10 +350,7 @@ class TableJob:
             rewrites_files(manifest.schema, new.schema, new.format),
             retried,
         )
-        published = self.publication.publish(pending)
-        self.publication.clean()
-        self.publication.maintain(self._options.keep_hours)
-        return published, change
+        return pending, change
 
     def source_table(self, manifest: TableManifest, results: Sequence[TaskResult]) -> str:
         """Return the table whose CDC events the topic has; raise PipelineError for several."""

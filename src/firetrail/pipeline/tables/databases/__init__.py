@@ -1,0 +1,1 @@
+"""Databases: one topic as many tables, which are written together."""
