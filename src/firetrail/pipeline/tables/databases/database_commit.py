@@ -105,16 +105,6 @@ def remove_spool(home: Publication) -> None:
         home.lake.remove(f"{SPOOL}/{path.name}")
 
 
-def pending_home(home: Publication) -> TableManifest | None:
-    """Return the manifest of a database as the next run finds it; nothing is changed."""
-    manifest = home.manifest()
-    content = home.lake.read(COMMITS)
-    if content is None or manifest is None:
-        return manifest
-    pending = DatabaseCommit.decode(content, home.lake.show(COMMITS)).home.manifest
-    return pending if manifest.sequence < pending.sequence else manifest
-
-
 def database_of(place: str) -> tuple[str, str] | None:
     """Return the folder of a database, and that of a table in it, for the place of either.
 

@@ -7,13 +7,15 @@ Messages that belong to no table are rejected messages of the database itself.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import replace
 from pathlib import Path
 
 from firetrail.errors import ConfigError, LakeError
 from firetrail.pipeline.decoding.body_decoder import TableName
-from firetrail.pipeline.decoding.schema.table_schema import EMPTY
+from firetrail.pipeline.decoding.schema.table_schema import EMPTY, TableSchema
+from firetrail.pipeline.lakes.lake_folder import LakeFolder
 from firetrail.pipeline.tables.databases.database_commit import (
     DatabaseCommit,
     member_publication,
@@ -21,8 +23,16 @@ from firetrail.pipeline.tables.databases.database_commit import (
     remove_spool,
     settle_database,
 )
+from firetrail.pipeline.tables.databases.database_members import (
+    NoTableError,
+    PreparedTable,
+    newest_messages,
+    read_member,
+    settled_member,
+)
 from firetrail.pipeline.tables.databases.database_options import (
     DatabaseOptions,
+    has_primary_key,
     member_options,
     routing_rules,
     takes_primary_keys,
@@ -40,9 +50,9 @@ from firetrail.pipeline.tables.files.delta_writer import names_table
 from firetrail.pipeline.tables.files.table_manifest import (
     DATABASE,
     LOCK,
+    MEMBER,
     REJECTED,
     MemberTable,
-    PendingCommit,
     TableManifest,
 )
 from firetrail.pipeline.tables.keyed.bucket_change import Change
@@ -61,7 +71,6 @@ from firetrail.pipeline.tables.messages.table_sources import (
     plan_source,
     source_list,
 )
-from firetrail.pipeline.tables.row_task import TaskResult
 from firetrail.pipeline.tables.runs.publication import Publication
 from firetrail.pipeline.tables.runs.source_progress import progress_after
 from firetrail.pipeline.tables.runs.table_job import INLINE_BYTES, TableJob
@@ -154,24 +163,6 @@ def database(
     return DatabaseJob(spark, source_list(source), to, options).run(topic)
 
 
-@dataclass(frozen=True)
-class PreparedTable:
-    """A table with its new rows, which is not published yet."""
-
-    folder: str
-    """Its folder in the database; empty for the database itself."""
-    before: TableManifest
-    pending: PendingCommit
-    results: Sequence[TaskResult]
-    change: Change
-    messages: int
-
-    def result(self, place: str) -> TableResult:
-        """Return the result for the folder of the table."""
-        done = result_of(place, self.before, self.pending.manifest, self.results, self.change)
-        return done._replace(messages=self.messages) if self.folder else done
-
-
 class DatabaseJob:
     """One run of a database.
 
@@ -199,14 +190,18 @@ class DatabaseJob:
     def run(self, topic: str) -> DatabaseResult:
         """Add what is new of a topic in all sources."""
         self.home.check_folder(database=True)
-        with self.home.lake.locked(LOCK, self._job.token):
+        with self.locked():
             manifest = self.first_manifest(settle_database(self.home), topic)
             total: DatabaseResult | None = None
-            for sources in stages_of(named_sources(self._sources, list(manifest.brokers))):
+            for sources in self.stages(manifest):
                 manifest, done = self._run_stage(manifest, sources)
                 total = done if total is None else total.followed_by(done)
             assert total is not None
             return total
+
+    def locked(self) -> AbstractContextManager[None]:
+        """Return a context that keeps other jobs out of the database."""
+        return self.home.lake.locked(LOCK, self._job.token)
 
     def first_manifest(self, found: TableManifest | None, topic: str) -> TableManifest:
         """Return the manifest of the database, or a new one while it has had no messages.
@@ -225,6 +220,23 @@ class DatabaseJob:
                 "another folder"
             )
         return replace(found, options=self._options.fixed(found.options))
+
+    @property
+    def token(self) -> str:
+        """The token of the run, which is part of the names of its files."""
+        return self._job.token
+
+    def is_nested(self, manifest: TableManifest) -> bool:
+        """Whether the tables of a database are within folders of databases."""
+        return routing_rules(manifest.options).nested
+
+    def member(self, folder: str) -> Publication:
+        """Return the publication of a table by its folder."""
+        return member_publication(self.home, folder)
+
+    def stages(self, manifest: TableManifest) -> Iterator[list[TableSource]]:
+        """Return the sources, in groups that are read one after another."""
+        return stages_of(named_sources(self._sources, list(manifest.brokers)))
 
     # -- reading ------------------------------------------------------------------------------
 
@@ -255,20 +267,31 @@ class DatabaseJob:
         return brokers
 
     def route(
-        self, manifest: TableManifest, parts: Sequence[SourcePart], inline: bool
+        self,
+        manifest: TableManifest,
+        parts: Sequence[SourcePart],
+        inline: bool,
+        work: LakeFolder | None = None,
     ) -> list[RouteResult]:
-        """Sort the messages of parts of sources by table."""
-        rules = routing_rules(manifest.options)
+        """Sort the messages of parts of sources by table.
+
+        Args:
+            manifest: The manifest of the database.
+            parts: The parts.
+            inline: Whether the driver does the work, in memory.
+            work: The folder for files of a dry run. Default: None, that of the database.
+        """
+        rules, dry = routing_rules(manifest.options), work is not None
         tasks = [
-            RouteTask(part, number, rules, self.home.lake, inline, self._job.token)
+            RouteTask(part, number, rules, work or self.home.lake, inline, self.token, dry)
             for number, part in enumerate(parts)
         ]
         found: list[RouteResult] = self._runner.run(route_messages, tasks, inline)
         return found
 
-    def stage(self, routed: Sequence[RouteResult]) -> RoutedStage:
-        """Return what tasks have sorted."""
-        return RoutedStage(routed, self.home.lake, self._options.table.split_bytes)
+    def stage(self, routed: Sequence[RouteResult], work: LakeFolder | None = None) -> RoutedStage:
+        """Return what tasks have sorted, with the same folder as :meth:`route`."""
+        return RoutedStage(routed, work or self.home.lake, self._options.table.split_bytes)
 
     # -- writing ------------------------------------------------------------------------------
 
@@ -302,24 +325,21 @@ class DatabaseJob:
         """
         known = {member.name: member for member in manifest.tables}
         folders = TableFolders(manifest.tables, manifest.options[DATABASE]["table_prefix"])
-        rules = routing_rules(manifest.options)
         prepared: list[PreparedTable] = []
         members = dict(known)
         left: list[RoutedMessages] = stage.parts(None)
         skipped = stage.skipped
         for name in stage.names:
             is_new, count = name not in known, stage.count(name)
-            if is_new and takes_primary_keys(manifest.options) and not stage.key(name):
-                if stage.are_statements(name):
-                    skipped += count  # rows declare the columns again
-                else:
-                    left += stage.parts(name, reason=f"{name}: {NO_KEY_REASON}")
-                continue
-            folder = folders.folder(name, nested=rules.nested)
             try:
-                table = self._prepared(manifest, name, folder, stage, is_new)
-            except _NoTableError as error:
-                left += stage.parts(name, reason=str(error))
+                key = self.key_of(manifest, name, stage, is_new)
+                folder = folders.folder(name, nested=self.is_nested(manifest))
+                table = self._prepared(self.new_member(manifest, folder, key), name, stage, is_new)
+            except NoTableError as error:
+                if error.is_skipped:
+                    skipped += count
+                else:
+                    left += stage.parts(name, reason=str(error))
                 continue
             prepared.append(table)
             before = known.get(name, MemberTable(name, folder, 0))
@@ -340,31 +360,65 @@ class DatabaseJob:
         assert after is not None
         return after, self._result(after, home.result(self.home.lake.place), results)
 
-    def _prepared(
+    def key_of(
+        self, home: TableManifest, name: TableName, stage: RoutedStage, is_new: bool
+    ) -> tuple[str, ...]:
+        """Return the key of a new table; raise NoTableError if it is not known."""
+        if not takes_primary_keys(home.options):
+            return tuple(home.options[DATABASE]["upsert"])
+        key = stage.key(name)
+        if is_new and not key:
+            # Statements are not needed: rows declare the columns again.
+            raise NoTableError(f"{name}: {NO_KEY_REASON}", is_skipped=stage.are_statements(name))
+        return key
+
+    def new_member(self, home: TableManifest, folder: str, key: tuple[str, ...]) -> TableManifest:
+        """Return the manifest of a new table."""
+        return TableManifest.new(home.topic, member_options(home.options, folder, key), EMPTY)
+
+    def parts_of(
+        self, table: TableManifest, name: TableName, stage: RoutedStage
+    ) -> list[RoutedMessages]:
+        """Return the messages of a table, whose events must name its key if they name one."""
+        return stage.parts(name, key=tuple(table.key) if has_primary_key(table.options) else ())
+
+    def first_schema(
         self,
-        home: TableManifest,
+        job: TableJob,
         name: TableName,
-        folder: str,
-        stage: RoutedStage,
+        table: TableManifest,
+        parts: Sequence[RoutedMessages],
         is_new: bool,
+    ) -> TableSchema:
+        """Return the columns with which decoding begins; raise NoTableError without a key."""
+        schema = job.decoding.first_schema(table, parts)
+        if is_new:
+            try:
+                key_columns(table.key, schema)
+            except ConfigError as error:
+                raise NoTableError(f"{name}: no table can be made: {error}") from error
+        return schema
+
+    def _prepared(
+        self, new_table: TableManifest, name: TableName, stage: RoutedStage, is_new: bool
     ) -> PreparedTable:
-        """Write the rows of a table, which are not published yet."""
+        """Write the rows of a table, which are not published yet.
+
+        Args:
+            new_table: The manifest of the table if it is new; otherwise only its folder counts.
+            name: The table.
+            stage: The messages.
+            is_new: Whether it is new.
+        """
+        database = new_table.database
+        assert database is not None
+        folder = str(database[MEMBER])
         job = TableJob(self._spark, [], f"{self.home.lake.place}/{folder}", self._options.table)
         with job.publication.lake.locked(LOCK, job.token):
-            before = settled_member(job.publication, is_new)
-            pk = takes_primary_keys(home.options)
-            key = stage.key(name) if pk else tuple(home.options[DATABASE]["upsert"])
-            if before is None:
-                before = TableManifest.new(
-                    home.topic, member_options(home.options, folder, key), EMPTY
-                )
-            parts = stage.parts(name, key=tuple(before.key) if pk else ())
-            schema = job.decoding.first_schema(before, parts)
+            before = settled_member(job.publication, is_new) or new_table
+            parts = self.parts_of(before, name, stage)
+            schema = self.first_schema(job, name, before, parts, is_new)
             if is_new:
-                try:
-                    key_columns(before.key, schema)
-                except ConfigError as error:
-                    raise _NoTableError(f"{name}: no table can be made: {error}") from error
                 job.publication.begin(before)
             inline = stage.size(name) <= INLINE_BYTES
             results, schema = job.decoding.decode(before, parts, schema, inline)
@@ -373,7 +427,7 @@ class DatabaseJob:
                 before,
                 sequence=before.sequence + 1,
                 schema=schema,
-                brokers=_newest(before, results),
+                brokers=newest_messages(before, results),
                 source_table=job.source_table(before, results),
                 skipped=before.skipped + sum(result.skipped for result in results),
                 rejected=before.rejected + sum(result.rows(REJECTED) for result in results),
@@ -409,54 +463,3 @@ class DatabaseJob:
         rows = sum(each.rows for each in found)
         rejected = sum(each.rejected for each in found)
         return database_result(home, tables, key, (len(found), rows, rejected))
-
-
-class _NoTableError(Exception):
-    """The messages of a new table cannot become one."""
-
-
-def settled_member(publication: Publication, is_new: bool) -> TableManifest | None:
-    """Return the manifest of a table, without leftovers; None for a new one.
-
-    Raises:
-        LakeError: The folder of a new table has other files, or a table is missing or changed.
-    """
-    if is_new:
-        found = publication.manifest()
-        if found is None:
-            publication.check_new()
-        elif found.sequence or found.database is None:
-            raise LakeError(
-                f"{publication.lake.place}: has a table that is not in the manifest of its "
-                "database; remove it, or begin a new database"
-            )
-        publication.remove_unfinished()
-        return None
-    manifest = publication.settle()
-    if manifest is None:
-        raise LakeError(
-            f"{publication.lake.place}: the table is missing, but its database has it; restore "
-            "it, or begin a new database"
-        )
-    return manifest
-
-
-def read_member(home: Publication, member: MemberTable) -> TableManifest:
-    """Return the manifest of a table of a database; raise LakeError if it is missing."""
-    publication = member_publication(home, member.folder)
-    manifest = publication.manifest()
-    if manifest is None:
-        raise LakeError(
-            f"{publication.lake.place}: the table is missing, but its database has it; restore "
-            "it, or begin a new database"
-        )
-    return manifest
-
-
-def _newest(before: TableManifest, results: Sequence[TaskResult]) -> dict[str, BrokerProgress]:
-    """Return the newest message of each broker in a table; the database has the offsets."""
-    brokers = dict(before.brokers)
-    for result in results:
-        known = brokers.get(result.broker, BrokerProgress())
-        brokers[result.broker] = known.extended((), 0, result.anchor)
-    return brokers

@@ -17,6 +17,8 @@ from firetrail.pipeline.tables.databases.message_routes import (
 from firetrail.pipeline.tables.files.table_manifest import DATABASE, MEMBER
 from firetrail.pipeline.tables.table_options import TableOptions, decoder_spec
 
+_PRIMARY = "primary_key"
+
 
 @dataclass(frozen=True, slots=True)
 class DatabaseOptions:
@@ -103,4 +105,10 @@ def member_options(options: Mapping[str, Any], folder: str, key: Sequence[str]) 
         folder: The folder of the table in it.
         key: The columns of its key.
     """
-    return {**options, "upsert": list(key), DATABASE: {MEMBER: folder}}
+    own = {MEMBER: folder, _PRIMARY: takes_primary_keys(options)}
+    return {**options, "upsert": list(key), DATABASE: own}
+
+
+def has_primary_key(options: Mapping[str, Any]) -> bool:
+    """Whether the key of a table of a database is the primary key that its events name."""
+    return bool(options[DATABASE][_PRIMARY])

@@ -13,7 +13,6 @@ from typing import Any
 from firetrail.errors import OutageError
 from firetrail.pipeline.logger import LOGGER
 from firetrail.pipeline.tables.runs.table_job import table
-from firetrail.pipeline.tables.runs.table_result import TableResult
 from firetrail.pipeline.tables.runs.task_runner import SparkProvider
 from firetrail.system import SYSTEM
 
@@ -31,7 +30,8 @@ def follow_table(
     *,
     every_s: float | None = None,
     rounds: int | None = None,
-    on_round: Callable[[TableResult], None] = lambda done: None,
+    on_round: Callable[[Any], None] = lambda done: None,
+    run: Callable[..., Any] = table,
     **options: Any,
 ) -> None:
     """Add new messages repeatedly.
@@ -45,6 +45,7 @@ def follow_table(
             is 1, and 60 for a table with a key.
         rounds: Stop after this many rounds; None, the default, continues until interrupted.
         on_round: Called with the result of each round that read messages.
+        run: The job of a round. Default: :func:`~firetrail.pipeline.table`.
         **options: Arguments of :func:`~firetrail.pipeline.table`.
 
     Raises:
@@ -56,7 +57,7 @@ def follow_table(
         begun = SYSTEM.clock.monotonic()
         number += 1
         try:
-            done = table(spark, source, topic, to, **options)
+            done = run(spark, source, topic, to, **options)
         except OutageError as error:
             if not is_reached:
                 raise

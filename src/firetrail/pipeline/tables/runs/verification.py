@@ -79,6 +79,7 @@ class _SourceMessage(NamedTuple):
     keys: Sequence[str]
     body: bytes | None
     """None if it cannot be decompressed."""
+    tags: str | None = None
 
 
 @names_table
@@ -109,13 +110,14 @@ def verify_table(
     manifest = publication.require_manifest()
     if manifest.prefix is None:
         raise ConfigError("message_columns", False, "without them, rows cannot be compared")
+    publication.check_alone(manifest)
     publication.check_settled(manifest)
     with OpenSources(source_list(source), source_options) as opened:
         sources = opened.found(manifest.topic, manifest.brokers)
-        return _TableCheck(publication, manifest, opened).run(sources)
+        return TableCheck(publication, manifest, opened).run(sources)
 
 
-class _TableCheck:
+class TableCheck:
     """One comparison."""
 
     def __init__(
@@ -141,19 +143,37 @@ class _TableCheck:
         self._expected_rejects: Counter[RowMark] = Counter()
         self._newest: dict[Any, tuple[_SourceMessage, bool]] = {}
         self._history = ExpectedHistory()
-        self._seen: set[MessagePlace] = set()
+        self.seen: set[MessagePlace] = set()
+        """The messages that the sources have; those of no row may be among them."""
 
     def run(self, sources: Sequence[TableSource]) -> Verification:
         for source in sources:
-            waiting: list[_SourceMessage] = []
-            for message in self._messages(source):
-                if message.place not in self._seen:
-                    self._seen.add(message.place)
-                    waiting.append(message)
-                if len(waiting) >= _BATCH:
-                    self._expect(waiting)
-                    waiting = []
-            self._expect(waiting)
+            for messages in self.new_messages(source):
+                self.expect(messages)
+        return self.result()
+
+    def new_messages(self, source: TableSource) -> Iterator[list[_SourceMessage]]:
+        """Yield the messages of a source that no other source had."""
+        waiting: list[_SourceMessage] = []
+        for message in self._messages(source):
+            if message.place not in self.seen:
+                self.seen.add(message.place)
+                waiting.append(message)
+            if len(waiting) >= _BATCH:
+                yield waiting
+                waiting = []
+        yield waiting
+
+    def has_rejected(self, place: MessagePlace) -> bool:
+        """Whether a message is among the rejected ones."""
+        return RowMark(*place) in self._rejected
+
+    def expect_reject(self, place: MessagePlace) -> None:
+        """Note that a message must be among the rejected ones."""
+        self._expected_rejects[RowMark(*place)] = 1
+
+    def result(self) -> Verification:
+        """Return what differs, after all messages were expected."""
         unreadable = self._unreadable()
         if self._manifest.key and unreadable.total():
             raise DataLostError(
@@ -176,7 +196,7 @@ class _TableCheck:
             (self._rejected, self._expected_rejects),
         ):
             missing |= {mark for mark, number in expected.items() if found[mark] < number}
-            read = {mark: number for mark, number in found.items() if mark.place in self._seen}
+            read = {mark: number for mark, number in found.items() if mark.place in self.seen}
             more = {mark for mark, number in read.items() if number > expected[mark]}
             repeated |= {mark for mark in more if expected[mark]}
             unexpected |= {mark for mark in more if not expected[mark]}
@@ -191,7 +211,7 @@ class _TableCheck:
         ]
         return Verification(
             table=self._publication.lake.place,
-            messages=len(self._seen),
+            messages=len(self.seen),
             rows=self._found.total(),
             rejected=self._rejected.total(),
             unreadable=unreadable.total(),
@@ -203,7 +223,7 @@ class _TableCheck:
 
     def _unreadable(self) -> Counter[tuple[str, int]]:
         """Return, by broker and queue, the messages of the table that the sources do not have."""
-        seen = Counter((broker, queue_id) for broker, queue_id, _ in self._seen)
+        seen = Counter((broker, queue_id) for broker, queue_id, _ in self.seen)
         return Counter(
             {
                 (name, queue_id): max(part.end - part.begin - part.lost - seen[name, queue_id], 0)
@@ -219,7 +239,7 @@ class _TableCheck:
         long as there are no more places than such messages.
         """
         possible = unreadable.copy()
-        places = {mark.place for mark in (*self._found, *self._rejected)} - self._seen
+        places = {mark.place for mark in (*self._found, *self._rejected)} - self.seen
         for place in sorted(places, key=_order):
             broker, queue_id, offset = place
             part = self._manifest.progress(broker).queues.get(queue_id)
@@ -231,7 +251,7 @@ class _TableCheck:
 
     # -- what the table should have -----------------------------------------------------------
 
-    def _expect(self, messages: Sequence[_SourceMessage]) -> None:
+    def expect(self, messages: Sequence[_SourceMessage]) -> None:
         """Decode messages, and note the rows and rejects that there should be of them."""
         readable = []
         for message in messages:
@@ -353,7 +373,12 @@ class _TableCheck:
                     place = source.broker, queue_id, offset
                     body = _inflated(record.body, record.sys_flag)
                     yield _SourceMessage(
-                        place, record.physical_offset, record.store_time, record.keys, body
+                        place,
+                        record.physical_offset,
+                        record.store_time,
+                        record.keys,
+                        body,
+                        record.tags,
                     )
 
     def _served(self, source: TableSource) -> Iterator[_SourceMessage]:
@@ -386,7 +411,10 @@ class _TableCheck:
     def _archived(self, source: TableSource) -> Iterator[_SourceMessage]:
         queues = self._manifest.progress(source.broker).queues
         columns = ["topic", "queue_id", "queue_offset", "physical_offset", "store_time", "keys"]
-        for batch in lake_dataset(source.place).to_batches(columns=[*columns, "body", "sys_flag"]):
+        columns += ["body", "sys_flag", "tags"]
+        for batch in lake_dataset(source.place).to_batches(
+            columns=[*columns, "body", "sys_flag", "tags"]
+        ):
             for row in batch.to_pylist():
                 queue_id, offset = row["queue_id"], row["queue_offset"]
                 part = queues.get(queue_id)
@@ -400,6 +428,7 @@ class _TableCheck:
                         round(row["store_time"].timestamp() * 1000),
                         row["keys"],
                         _inflated(row["body"], row["sys_flag"]),
+                        row["tags"],
                     )
 
 
@@ -423,6 +452,7 @@ def _received(broker: str, message: Received) -> _SourceMessage:
         record.store_time,
         record.keys,
         _inflated(record.body, record.sys_flag),
+        record.tags,
     )
 
 
