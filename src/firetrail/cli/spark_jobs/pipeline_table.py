@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from firetrail.cli import common
 from firetrail.cli.output import counted, human_size, say
 from firetrail.cli.output import table as lines_of
-from firetrail.cli.spark_jobs import spark_options
+from firetrail.cli.spark_jobs import database_output, spark_options
 from firetrail.cli.subcommand import ExitCode, Subparsers
 
 if TYPE_CHECKING:
@@ -31,7 +31,11 @@ table whose name ends in __rejected; then the exit code is 1.
 A SOURCE is the folder of a broker or of a replica, an archive, or a quoted pattern of such folders,
 which are named after their brokers. BROKER=SOURCE names the broker that it belongs to, which is
 necessary if there are several brokers, or several places for one. namesrv=HOST:PORT reads all
-running brokers of a name server, by their names. What appears later is read by the next run."""
+running brokers of a name server, by their names. What appears later is read by the next run.
+
+--database makes a database of the topic: a table for each that its CDC events, its tags or a column
+name, in the folder LAKE. The topic is read once, and all tables change together. Messages that
+belong to no table go to LAKE__rejected."""
 EXAMPLES = """\
   firetrail pipeline table data orders --to lake/orders
   firetrail pipeline table data orders --to lake/orders --schema 'id bigint, total decimal(10,2)'
@@ -40,6 +44,8 @@ EXAMPLES = """\
   firetrail pipeline table data orders --to lake/versions --upsert id --history
   firetrail pipeline table data orders --to lake/orders --format iceberg --catalog glue.shop.orders
   firetrail pipeline table data cdc --to lake/orders --decoder canal --upsert id --follow
+  firetrail pipeline table data cdc --to lake --database envelope --decoder canal --upsert pk
+  firetrail pipeline table data events --to lake --database tag --exclude 'debug*'
   firetrail pipeline table a=/archive/a a=/data/a b=/data/b orders --to lake/orders
   firetrail pipeline table '/data/*' orders --to lake/orders
   firetrail pipeline table namesrv=127.0.0.1:9876 orders --to lake/orders --follow"""
@@ -107,6 +113,7 @@ def add(subparsers: Subparsers) -> None:
         help="columns that identify a row, separated by commas: the table keeps the newest version "
         "of each, and an empty body deletes (default: every message is added)",
     )
+    database_output.add_options(parser)
     parser.add_argument(
         "--history",
         action="store_const",
@@ -156,6 +163,7 @@ def add(subparsers: Subparsers) -> None:
 
 def run(args: argparse.Namespace) -> ExitCode:
     """Append the messages, and print how many."""
+    database_output.check_options(args)
     rejected = False
     with ExitStack() as sessions, ExitStack() as shown:
         from firetrail.pipeline.tables.runs.explanation import explain_table
@@ -169,11 +177,11 @@ def run(args: argparse.Namespace) -> ExitCode:
         def on_plan(tasks: int) -> Callable[[int], None]:
             return shown.enter_context(spark_options.task_progress("reading", tasks))
 
-        def on_round(done: TableResult) -> None:
+        def on_round(done: Any) -> None:
             nonlocal rejected
             rejected = rejected or done.rejected > 0
             shown.close()
-            _print(args, done)
+            show(args, done)
 
         options: dict[str, Any] = {
             "format": args.format,
@@ -193,15 +201,24 @@ def run(args: argparse.Namespace) -> ExitCode:
             "on_plan": on_plan,
         }
         where = (args.sources, args.topic, args.to)
+        job: Callable[..., Any] = table
+        explain: Callable[..., Any] = explain_table
+        show: Callable[..., None] = _print
+        show_plan: Callable[..., None] = _print_explanation
+        if args.database is not None:
+            job, explain = database_output.jobs()
+            show, show_plan = database_output.show, database_output.show_plan
+            options |= database_output.options(args)
         if args.explain:
-            planned = explain_table(session, *where, **options)
+            planned = explain(session, *where, **options)
             shown.close()
-            _print_explanation(args, planned)
+            show_plan(args, planned)
             rejected = planned.rejected > 0
         elif args.follow:
-            follow_table(session, *where, every_s=args.every, on_round=on_round, **options)
+            options |= {"every_s": args.every, "on_round": on_round, "run": job}
+            follow_table(session, *where, **options)
         else:
-            on_round(table(session, *where, **options))
+            on_round(job(session, *where, **options))
     return ExitCode.PROBLEMS if rejected else ExitCode.OK
 
 
@@ -245,11 +262,7 @@ def _print_explanation(args: argparse.Namespace, found: TableExplanation) -> Non
     print(f"schema: {found.schema}")
     for change in found.changes:
         print(f"  {change}")
-    brokers = [
-        (each.broker, f"{each.messages:,}", f"{each.lost:,}", human_size(each.size))
-        for each in found.brokers
-    ]
-    print(*lines_of(("broker", "messages>", "lost>", "to read>"), brokers), sep="\n")
+    print(*database_output.plan_lines(found.brokers), sep="\n")
     versions = [
         (f"{each.messages:,}", "; ".join(each.changes) or "no change") for each in found.versions
     ]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from firetrail.cli import common
 from firetrail.cli.output import counted, say
-from firetrail.cli.spark_jobs import spark_options
+from firetrail.cli.spark_jobs import database_output, spark_options
 from firetrail.cli.subcommand import ExitCode, Subparsers
 
 if TYPE_CHECKING:
@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 DESCRIPTION = """\
 Decode the messages again that 'firetrail pipeline table' has rejected, after the columns or the
 schema file were corrected, and move those that fit to the table. Each message is in one of the two
-tables, also if a run is killed. The exit code is 1 if messages still do not fit."""
+tables, also if a run is killed. The exit code is 1 if messages still do not fit.
+
+For a database, messages of no table look for one again, and then each table retries its own."""
 EXAMPLES = """\
   firetrail pipeline table-retry lake/orders
   firetrail pipeline table-retry lake/orders --schema 'total decimal(20,2)'"""
@@ -29,7 +31,7 @@ def add(subparsers: Subparsers) -> None:
     parser = common.add_plain_parser(
         subparsers, "table-retry", "decode rejected messages again", DESCRIPTION, EXAMPLES
     )
-    parser.add_argument("table", metavar="LAKE/NAME", help="folder of the table")
+    parser.add_argument("table", metavar="LAKE/NAME", help="folder of the table or database")
     parser.add_argument(
         "--schema", metavar="COLUMNS", help="columns to add, and wider types, as DDL"
     )
@@ -49,7 +51,10 @@ def run(args: argparse.Namespace) -> ExitCode:
         def on_plan(tasks: int) -> Callable[[int], None]:
             return shown.enter_context(spark_options.task_progress("reading", tasks))
 
-        done = retry_table(session, args.table, schema=args.schema, on_plan=on_plan)
+        options = {"schema": args.schema, "on_plan": on_plan}
+        if database_output.is_in_database(args.table):
+            return database_output.retry(args, session, **options)
+        done = retry_table(session, args.table, **options)
     if args.json:
         print(json.dumps(done._asdict(), ensure_ascii=False))
     else:

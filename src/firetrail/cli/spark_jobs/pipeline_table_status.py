@@ -2,15 +2,17 @@
 
 import argparse
 import json
-from datetime import UTC, datetime
 
 from firetrail.cli import common
-from firetrail.cli.output import counted, human_size, table
+from firetrail.cli.output import counted, human_size
+from firetrail.cli.spark_jobs import database_output
+from firetrail.cli.spark_jobs.database_output import broker_lines
 from firetrail.cli.subcommand import ExitCode, Subparsers
 
 DESCRIPTION = """\
 Print what 'firetrail pipeline table' has made of a topic: rows, rejected messages, files, and for
-each queue the offset up to which it has been read. The table may be in use."""
+each queue the offset up to which it has been read. The table may be in use. For a database, there
+is a line for each table."""
 EXAMPLES = """\
   firetrail pipeline table-status lake/orders
   firetrail pipeline table-status lake/orders --json"""
@@ -21,7 +23,7 @@ def add(subparsers: Subparsers) -> None:
     parser = common.add_plain_parser(
         subparsers, "table-status", "show what a table has", DESCRIPTION, EXAMPLES
     )
-    parser.add_argument("table", metavar="LAKE/NAME", help="folder of the table")
+    parser.add_argument("table", metavar="LAKE/NAME", help="folder of the table or database")
     common.add_json(parser, "print a JSON object")
     parser.set_defaults(run=run)
 
@@ -30,6 +32,8 @@ def run(args: argparse.Namespace) -> ExitCode:
     """Print the status."""
     from firetrail.pipeline.tables.runs.table_status import table_status
 
+    if database_output.is_database(args.table):
+        return database_output.print_status(args)
     found = table_status(args.table)
     if args.json:
         brokers = [broker._asdict() for broker in found.brokers]
@@ -43,21 +47,5 @@ def run(args: argparse.Namespace) -> ExitCode:
         f"{found.rejected:,} rejected, {found.skipped:,} skipped; "
         f"{counted(found.files, 'file')} of {human_size(found.size)}"
     )
-    rows = [
-        (
-            broker.broker,
-            f"{broker.messages:,}",
-            f"{broker.lost:,}",
-            _time(broker.newest_ms),
-            " ".join(f"{queue}:{offset}" for queue, offset in sorted(broker.offsets.items())),
-        )
-        for broker in found.brokers
-    ]
-    print(*table(("broker", "messages>", "lost>", "newest", "next offsets"), rows), sep="\n")
+    print(*broker_lines(found.brokers), sep="\n")
     return ExitCode.OK
-
-
-def _time(ms: int | None) -> str:
-    if ms is None:
-        return "-"
-    return datetime.fromtimestamp(ms / 1000, UTC).isoformat(" ", "milliseconds")

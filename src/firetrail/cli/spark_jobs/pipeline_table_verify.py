@@ -5,7 +5,7 @@ import json
 
 from firetrail.cli import common
 from firetrail.cli.output import counted
-from firetrail.cli.spark_jobs import spark_options
+from firetrail.cli.spark_jobs import database_output, spark_options
 from firetrail.cli.subcommand import ExitCode, Subparsers
 
 DESCRIPTION = """\
@@ -13,6 +13,8 @@ Read the messages again that a table has, and compare: that each is there once, 
 the rejected ones, and with a key, that the newest version of each key is there, or with history all
 of them with their validity. Nothing is shared with the job that wrote the table but the decoder.
 The exit code is 1 if something differs.
+
+For a database, all tables are compared in one pass.
 
 No job may be writing the table. One position per row is held in memory."""
 EXAMPLES = """\
@@ -32,7 +34,9 @@ def add(subparsers: Subparsers) -> None:
         nargs="+",
         help="folder of a store, archive, pattern of folders, or namesrv=HOST:PORT",
     )
-    parser.add_argument("--to", metavar="LAKE/NAME", required=True, help="folder of the table")
+    parser.add_argument(
+        "--to", metavar="LAKE/NAME", required=True, help="folder of the table or database"
+    )
     spark_options.add_source_options(parser)
     common.add_json(parser, "print a JSON object")
     parser.set_defaults(run=run)
@@ -42,6 +46,8 @@ def run(args: argparse.Namespace) -> ExitCode:
     """Compare, and print what differs."""
     from firetrail.pipeline.tables.runs.verification import verify_table
 
+    if database_output.is_database(args.to):
+        return database_output.verify(args)
     with spark_options.warnings_shown():
         found = verify_table(args.sources, args.to, source_options=args.source_option)
     if args.json:
