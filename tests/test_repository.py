@@ -58,7 +58,6 @@ ARGUMENTS_MAX = 8
 their own; dataclasses, such as the headers of RocketMQ's requests, are declared as fields."""
 LONG_FUNCTIONS = {
     "archive": "every parameter after the lake is an option that users give by name",
-    "database": "every parameter after the target is an option that users give by name",
     "table": "every parameter after the target is an option that users give by name",
     "replay": "every parameter after the target is an option that users give by name",
 }

@@ -21,6 +21,7 @@ GUIDE = [
     ROOT / "docs/guide" / f"{name}.md"
     for name in (
         *("spark", "spark-streams", "spark-brokers", "spark-jobs", "archive", "tables"),
+        "cdc",
         "replication",
     )
 ]

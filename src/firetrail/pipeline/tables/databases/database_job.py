@@ -7,10 +7,11 @@ Messages that belong to no table are rejected messages of the database itself.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from firetrail.errors import ConfigError, LakeError
 from firetrail.pipeline.decoding.body_decoder import TableName
@@ -77,7 +78,6 @@ from firetrail.pipeline.tables.runs.table_job import INLINE_BYTES, TableJob
 from firetrail.pipeline.tables.runs.table_result import TableResult, result_of
 from firetrail.pipeline.tables.runs.task_runner import SparkProvider, TaskRunner
 from firetrail.pipeline.tables.table_options import TableOptions
-from firetrail.pipeline.tasks import OnPlan
 
 NO_KEY_REASON = "the events name no primary key of the table"
 
@@ -93,17 +93,7 @@ def database(
     include: str | Sequence[str] | None = None,
     exclude: str | Sequence[str] | None = None,
     table_prefix: str | None = None,
-    decoder: str | None = None,
-    decoder_options: Mapping[str, str] | None = None,
-    prefix: str | None = None,
-    message_columns: bool | None = None,
-    upsert: str | Sequence[str] | None = None,
-    buckets: int | None = None,
-    keep_hours: int | None = None,
-    strict: bool = False,
-    allow_gap: bool = False,
-    split_bytes: int | None = None,
-    on_plan: OnPlan = lambda tasks: None,
+    **options: Any,
 ) -> DatabaseResult:
     """Add the new messages of a topic to many Delta tables: one for each table that they name.
 
@@ -126,19 +116,9 @@ def database(
             no table for a new database.
         table_prefix: Beginning of the names of the folders of tables. None, the default, is as
             before, and nothing for a new database.
-        decoder: As for :func:`~firetrail.pipeline.table`.
-        decoder_options: As there.
-        prefix: As there.
-        message_columns: As there.
-        upsert: The columns of the key of all tables, or ``"pk"`` for the primary key that the CDC
-            events of each table name. None, the default, is as before, and no key for a new
-            database.
-        buckets: As there.
-        keep_hours: As there.
-        strict: As there.
-        allow_gap: As there.
-        split_bytes: As there.
-        on_plan: As there, for each step of the run.
+        **options: The other arguments of :func:`~firetrail.pipeline.table`, which hold for all
+            tables, without ``schema``. ``upsert`` may be ``"pk"``: the key of each table is the
+            primary key that its CDC events name.
 
     Returns:
         The number of messages and rows of this run, by table, and the totals of the database.
@@ -146,21 +126,8 @@ def database(
     Raises:
         FiretrailError: As for :func:`~firetrail.pipeline.table`. Then no table is changed.
     """
-    table = TableOptions(
-        decoder=decoder,
-        decoder_options=decoder_options,
-        prefix=prefix,
-        message_columns=message_columns,
-        upsert=upsert,
-        buckets=buckets,
-        keep_hours=keep_hours,
-        strict=strict,
-        allow_gap=allow_gap,
-        split_bytes=split_bytes,
-        on_plan=on_plan,
-    )
-    options = DatabaseOptions(by, include, exclude, table_prefix, table)
-    return DatabaseJob(spark, source_list(source), to, options).run(topic)
+    given = DatabaseOptions(by, include, exclude, table_prefix, TableOptions(**options))
+    return DatabaseJob(spark, source_list(source), to, given).run(topic)
 
 
 class DatabaseJob:
