@@ -2,12 +2,14 @@
 
 import itertools
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import pytest
+from deltalake import DeltaTable
 from tests.pipeline.tables.databases.topics_of_tables import (
     canal,
     database,
@@ -19,12 +21,14 @@ from tests.pipeline.tables.databases.topics_of_tables import (
     statement,
     tables_in,
 )
-from tests.pipeline.tables.test_kills import killed_before
+from tests.pipeline.tables.test_kills import Killed, killed_before
 from tests.pipeline.tables.topics import Row, files_of, rows
 
 from firetrail import Message
+from firetrail.errors import LakeError
 from firetrail.pipeline.tables.databases import database_job, route_task
 from firetrail.pipeline.tables.runs import table_job
+from firetrail.pipeline.tables.runs.publication import Publication
 
 OPTIONS: dict[str, Any] = {"by": "envelope", "decoder": "canal", "buckets": 2}
 
@@ -195,3 +199,30 @@ def test_two_hundred_tables_are_read_once(tmp_path: Path, monkeypatch: pytest.Mo
     send(root, Message("cdc", b'{"id": 1000}', tags="t007", queue_id=0))
     done = database(root, to)
     assert (sum(read), len(done.tables), done.total_rows) == (601, 1, 601)
+
+
+def test_a_table_that_others_change_before_a_killed_run_is_completed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other tables are completed; the database waits until the table is restored."""
+    root, to = tmp_path / "data", tmp_path / "lake"
+    send(root, *(canal(f"shop.{name}", order(1)) for name in "abc"), queues=1)
+    database(root, to, **OPTIONS)
+    send(root, *(canal(f"shop.{name}", order(2)) for name in "abc"), queues=1)
+
+    def kill(*args: Any) -> None:
+        raise Killed
+
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        patch.setattr(Publication, "publish", kill)
+        database(root, to)
+    shutil.copytree(to / "shop/b", tmp_path / "backup")
+    DeltaTable(str(to / "shop/b")).delete()
+    for _ in range(2):
+        with pytest.raises(LakeError, match=r"b: version 2 \(DELETE\) is not a commit of this job"):
+            database(root, to)
+        assert [ids(to / f"shop/{name}") for name in "abc"] == [[1, 2], [], [1, 2]]
+    shutil.rmtree(to / "shop/b")
+    shutil.copytree(tmp_path / "backup", to / "shop/b")
+    assert database(root, to).messages == 0
+    assert [ids(to / f"shop/{name}") for name in "abc"] == [[1, 2]] * 3
