@@ -23,6 +23,7 @@ from tests.pipeline.tables.topics import put, rows, table
 from firetrail import Message
 from firetrail.errors import ConfigError, LakeError, PipelineError
 from firetrail.pipeline.tables.databases import database_job, route_task
+from firetrail.pipeline.tables.databases.database_verification import verify_database
 from firetrail.pipeline.tables.runs import publication
 from firetrail.pipeline.tables.runs.explanation import explain_table
 from firetrail.pipeline.tables.runs.retry_job import retry_table
@@ -284,6 +285,21 @@ def test_options_that_are_wrong(root: Path, to: Path, options: dict[str, str], r
     with pytest.raises(ConfigError, match=reason):
         database(root, to, **options)
     assert not (to / "_firetrail" / "manifest.json").exists()
+
+
+def test_sources_of_several_brokers(root: Path, to: Path, tmp_path: Path) -> None:
+    send(root, *tagged("a", {"id": 1}))
+    other = tmp_path / "other"
+    send(other, *tagged("a", {"id": 2}), *tagged("b", {"id": 3}))
+    sources = [f"x={root}", f"y={other}", f"x={root}"]
+    done = database(sources, to, by="tag", upsert="id")
+    assert (done.messages, done.rows, done.total_tables) == (3, 3, 2)
+    assert [(each.messages, each.rows) for each in done.tables] == [(2, 2), (1, 1)]
+    send(other, *tagged("a", {"id": 1, "v": 1}))
+    done = database(sources, to)
+    assert (done.messages, done.updated, len(done.tables)) == (1, 1, 1)
+    assert {row["_broker"] for row in rows(to / "a")} == {"y"}
+    assert verify_database(sources, to).ok
 
 
 def test_maintenance_of_all_tables(root: Path, to: Path, monkeypatch: pytest.MonkeyPatch) -> None:

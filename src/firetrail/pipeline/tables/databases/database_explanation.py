@@ -134,24 +134,24 @@ class _DryRun:
         self._known = {member.name for member in manifest.tables}
 
     def run(self) -> None:
-        for sources in self._job.stages(self._manifest):
-            plans = self._job.plans(self._manifest, sources)
+        for sources in self._job.own.stages(self._manifest):
+            plans = self._job.own.plans(self._manifest, sources)
             inline = sum(plan.size for plan in plans) <= INLINE_BYTES
             with self._work_folder(inline) as lake:
                 parts = [part for plan in plans for part in plan.parts]
                 routed = self._job.route(self._manifest, parts, inline, lake)
-                brokers = self._job.progress(self._manifest, plans, routed)
+                brokers = self._job.own.progress(self._manifest, plans, routed)
                 self._add(self._job.stage(routed, lake))
             self._manifest = replace(self._manifest, brokers={**self._manifest.brokers, **brokers})
             self._plans += plans
 
     @contextmanager
     def _work_folder(self, inline: bool) -> Iterator[LakeFolder]:
-        lake = open_folder(f"{self._job.home.lake.place}__explain-{self._job.token}")
+        lake = open_folder(f"{self._job.home.lake.place}__explain-{self._job.own.token}")
         try:
             yield lake
         finally:
-            if not inline:
+            if not inline and lake.top_names():
                 lake.filesystem.delete_dir(lake.path("").rstrip("/"))
 
     def _add(self, stage: RoutedStage) -> None:

@@ -7,7 +7,7 @@ Messages that belong to no table are rejected messages of the database itself.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
@@ -58,22 +58,12 @@ from firetrail.pipeline.tables.files.table_manifest import (
 )
 from firetrail.pipeline.tables.keyed.bucket_change import Change
 from firetrail.pipeline.tables.keyed.keys import key_columns
-from firetrail.pipeline.tables.messages.broker_names import (
-    check_different_logs,
-    named_sources,
-    stages_of,
-)
-from firetrail.pipeline.tables.messages.broker_progress import BrokerProgress
 from firetrail.pipeline.tables.messages.table_sources import (
     SourcePart,
-    SourcePlan,
     TableSource,
-    check_exists,
-    plan_source,
     source_list,
 )
 from firetrail.pipeline.tables.runs.publication import Publication
-from firetrail.pipeline.tables.runs.source_progress import progress_after
 from firetrail.pipeline.tables.runs.table_job import INLINE_BYTES, TableJob
 from firetrail.pipeline.tables.runs.table_result import TableResult, result_of
 from firetrail.pipeline.tables.runs.task_runner import SparkProvider, TaskRunner
@@ -148,10 +138,10 @@ class DatabaseJob:
         options: DatabaseOptions,
     ) -> None:
         self._spark = spark
-        self._sources = [check_exists(str(source)) for source in sources]
         self._options = options
-        self._job = TableJob(spark, [], to, options.table)
-        self.home = self._job.publication
+        self.own = TableJob(spark, sources, to, options.table)
+        """The job of the database itself, which plans what is read."""
+        self.home = self.own.publication
         self._runner = TaskRunner(spark, self.home.lake.place, options.table.on_plan)
 
     def run(self, topic: str) -> DatabaseResult:
@@ -160,7 +150,7 @@ class DatabaseJob:
         with self.locked():
             manifest = self.first_manifest(settle_database(self.home), topic)
             total: DatabaseResult | None = None
-            for sources in self.stages(manifest):
+            for sources in self.own.stages(manifest):
                 manifest, done = self._run_stage(manifest, sources)
                 total = done if total is None else total.followed_by(done)
             assert total is not None
@@ -168,7 +158,7 @@ class DatabaseJob:
 
     def locked(self) -> AbstractContextManager[None]:
         """Return a context that keeps other jobs out of the database."""
-        return self.home.lake.locked(LOCK, self._job.token)
+        return self.home.lake.locked(LOCK, self.own.token)
 
     def first_manifest(self, found: TableManifest | None, topic: str) -> TableManifest:
         """Return the manifest of the database, or a new one while it has had no messages.
@@ -188,11 +178,6 @@ class DatabaseJob:
             )
         return replace(found, options=self._options.fixed(found.options))
 
-    @property
-    def token(self) -> str:
-        """The token of the run, which is part of the names of its files."""
-        return self._job.token
-
     def is_nested(self, manifest: TableManifest) -> bool:
         """Whether the tables of a database are within folders of databases."""
         return routing_rules(manifest.options).nested
@@ -201,37 +186,7 @@ class DatabaseJob:
         """Return the publication of a table by its folder."""
         return member_publication(self.home, folder)
 
-    def stages(self, manifest: TableManifest) -> Iterator[list[TableSource]]:
-        """Return the sources, in groups that are read one after another."""
-        return stages_of(named_sources(self._sources, list(manifest.brokers)))
-
     # -- reading ------------------------------------------------------------------------------
-
-    def plans(self, manifest: TableManifest, sources: Iterable[TableSource]) -> list[SourcePlan]:
-        """Return what is new in sources of different brokers."""
-        return [
-            plan_source(
-                source,
-                manifest.topic,
-                manifest.progress(source.broker),
-                split_bytes=self._options.table.split_bytes,
-                allow_gap=self._options.table.allow_gap,
-            )
-            for source in sources
-        ]
-
-    def progress(
-        self, manifest: TableManifest, plans: Sequence[SourcePlan], results: Sequence[RouteResult]
-    ) -> dict[str, BrokerProgress]:
-        """Return what the database then has of the brokers of some plans."""
-        gap, topic = self._options.table.allow_gap, manifest.topic
-        brokers = {
-            name: progress_after(topic, manifest.progress(name), plan, results, allow_gap=gap)
-            for plan in plans
-            for name in [plan.source.broker]
-        }
-        check_different_logs(plans, topic, manifest.brokers, brokers)
-        return brokers
 
     def route(
         self,
@@ -248,9 +203,9 @@ class DatabaseJob:
             inline: Whether the driver does the work, in memory.
             work: The folder for files of a dry run. Default: None, that of the database.
         """
-        rules, dry = routing_rules(manifest.options), work is not None
+        rules, token, dry = routing_rules(manifest.options), self.own.token, work is not None
         tasks = [
-            RouteTask(part, number, rules, work or self.home.lake, inline, self.token, dry)
+            RouteTask(part, number, rules, work or self.home.lake, inline, token, dry)
             for number, part in enumerate(parts)
         ]
         found: list[RouteResult] = self._runner.run(route_messages, tasks, inline)
@@ -266,13 +221,13 @@ class DatabaseJob:
         self, manifest: TableManifest, sources: Iterable[TableSource]
     ) -> tuple[TableManifest, DatabaseResult]:
         """Add what is new in sources of different brokers."""
-        plans = self.plans(manifest, sources)
+        plans = self.own.plans(manifest, sources)
         if manifest.sequence == 0:
             self.home.begin(manifest)
         inline = sum(plan.size for plan in plans) <= INLINE_BYTES
         parts = [part for plan in plans for part in plan.parts]
         routed = self.route(manifest, parts, inline)
-        brokers = self.progress(manifest, plans, routed)
+        brokers = self.own.progress(manifest, plans, routed)
         if manifest.sequence and brokers == {name: manifest.progress(name) for name in brokers}:
             done = result_of(self.home.lake.place, manifest, manifest, (), Change())
             return manifest, self._result(manifest, done, [])
@@ -411,15 +366,15 @@ class DatabaseJob:
     ) -> PreparedTable:
         """Write the messages that belong to no table."""
         inline = sum(part.size for part in left) <= INLINE_BYTES
-        results, _ = self._job.decoding.decode(manifest, left, EMPTY, inline)
-        self._job.check_arrived(results)
+        results, _ = self.own.decoding.decode(manifest, left, EMPTY, inline)
+        self.own.check_arrived(results)
         rejected = sum(result.rows(REJECTED) for result in results)
         new = replace(
             new,
             sequence=manifest.sequence + 1,
             rejected=rejected + (0 if retried else manifest.rejected),
         )
-        pending, change = self._job.pending_commit(manifest, new, results, True, retried)
+        pending, change = self.own.pending_commit(manifest, new, results, True, retried)
         return PreparedTable("", manifest, pending, results, change, 0)
 
     def _result(

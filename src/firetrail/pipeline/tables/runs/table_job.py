@@ -45,7 +45,7 @@ from firetrail.pipeline.tables.messages.table_sources import (
 from firetrail.pipeline.tables.row_task import TaskResult
 from firetrail.pipeline.tables.runs.decoding_rounds import DecodingRounds
 from firetrail.pipeline.tables.runs.publication import Publication
-from firetrail.pipeline.tables.runs.source_progress import progress_after
+from firetrail.pipeline.tables.runs.source_progress import ReadResult, progress_after
 from firetrail.pipeline.tables.runs.table_result import TableResult, result_of
 from firetrail.pipeline.tables.runs.task_runner import SparkProvider, TaskRunner
 from firetrail.pipeline.tables.table_options import TableOptions, decoder_spec
@@ -256,17 +256,7 @@ class TableJob:
             base: For a dry run, the schema relative to which versions are counted; None for that
                 with which decoding begins.
         """
-        topic = manifest.topic
-        plans = [
-            self.sources.plan(
-                source,
-                topic,
-                manifest.progress(source.broker),
-                split_bytes=self._options.split_bytes,
-                allow_gap=self._options.allow_gap,
-            )
-            for source in sources
-        ]
+        plans = self.plans(manifest, sources)
         parts = [part for plan in plans for part in plan.parts]
         schema = self.decoding.first_schema(manifest, parts)
         if self._dry:
@@ -275,15 +265,35 @@ class TableJob:
             self.publication.begin(manifest)
         inline = sum(plan.size for plan in plans) <= INLINE_BYTES
         results, schema = self.decoding.decode(manifest, parts, schema, inline, base)
-        gap = self._options.allow_gap
+        brokers = self.progress(manifest, plans, results)
+        table = self.source_table(manifest, results)
+        return DecodedStage(plans, results, schema, brokers, table, inline, base)
+
+    def plans(self, manifest: TableManifest, sources: Iterable[TableSource]) -> list[SourcePlan]:
+        """Return what is new in sources of different brokers."""
+        return [
+            self.sources.plan(
+                source,
+                manifest.topic,
+                manifest.progress(source.broker),
+                split_bytes=self._options.split_bytes,
+                allow_gap=self._options.allow_gap,
+            )
+            for source in sources
+        ]
+
+    def progress(
+        self, manifest: TableManifest, plans: Sequence[SourcePlan], results: Sequence[ReadResult]
+    ) -> dict[str, BrokerProgress]:
+        """Return what the table has of the brokers of some plans, after tasks have read them."""
+        gap, topic = self._options.allow_gap, manifest.topic
         brokers = {
             name: progress_after(topic, manifest.progress(name), plan, results, allow_gap=gap)
             for plan in plans
             for name in [plan.source.broker]
         }
         check_different_logs(plans, topic, manifest.brokers, brokers, self.sources.has_message)
-        table = self.source_table(manifest, results)
-        return DecodedStage(plans, results, schema, brokers, table, inline, base)
+        return brokers
 
     def _run_stage(
         self, manifest: TableManifest, sources: Iterable[TableSource]
