@@ -155,7 +155,7 @@ def test_tables_by_column(root: Path, to: Path) -> None:
     assert (done.rows, done.unassigned) == (3, 7)
     missing = "the column kind that names the table is missing or empty"
     assert rejects(to) == [
-        *(missing, missing, "column kind: an array is no name", missing, "the body is empty"),
+        *(missing, missing, "column kind: an array is not a name", missing, "the body is empty"),
         *("a JSON number, not an object", "several columns are named kind"),
     ]
 
@@ -249,7 +249,7 @@ def test_other_jobs_and_databases_of_others(root: Path, to: Path) -> None:
     ):
         with pytest.raises(LakeError, match=r"is a table of a database"):
             act()
-    with pytest.raises(ConfigError, match="inside of"):
+    with pytest.raises(ConfigError, match="which is a table or an archive"):
         table(root, to / "other", "cdc")
     put(root, {"id": 1}, topic="orders")
     table(root, to.with_name("alone"))

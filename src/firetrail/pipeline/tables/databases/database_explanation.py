@@ -21,6 +21,7 @@ from firetrail.pipeline.tables.databases.table_folders import TableFolders
 from firetrail.pipeline.tables.files.delta_writer import names_table
 from firetrail.pipeline.tables.files.table_manifest import DATABASE, StoredFile, TableManifest
 from firetrail.pipeline.tables.messages.table_sources import SourcePlan, source_list
+from firetrail.pipeline.tables.row_task import TaskResult
 from firetrail.pipeline.tables.runs.explanation import (
     BrokerPlan,
     RejectReason,
@@ -175,7 +176,7 @@ class _DryRun:
         inline = sum(part.size for part in left) <= INLINE_BYTES
         job = TableJob(self._spark, [], home_place(self._job), self._options, dry=True)
         results, _ = job.decoding.decode(home, left, EMPTY, inline, EMPTY)
-        self._unassigned.append(DecodedStage((), results, EMPTY, {}, "", inline, EMPTY))
+        self._unassigned.append(_stage(results, EMPTY, EMPTY, inline))
 
     def _table(
         self, home: TableManifest, folder: str, key: tuple[str, ...], is_new: bool
@@ -203,7 +204,7 @@ class _DryRun:
         inline = stage.size(name) <= INLINE_BYTES
         results, table.schema = job.decoding.decode(known, parts, schema, inline, table.base)
         table.messages += stage.count(name)
-        done = DecodedStage((), results, table.schema, {}, "", inline, table.base)
+        done = _stage(results, table.schema, table.base, inline)
         table.stages.append(done)
         self._tables[name] = table
 
@@ -237,6 +238,20 @@ class _DryRun:
             rejects=own.rejects,
             **sums,
         )
+
+
+def _stage(
+    results: Sequence[TaskResult], schema: TableSchema, base: TableSchema, inline: bool
+) -> DecodedStage:
+    return DecodedStage(
+        plans=(),
+        results=results,
+        schema=schema,
+        brokers={},
+        source_table="",
+        inline=inline,
+        base=base,
+    )
 
 
 def home_place(job: DatabaseJob) -> str:

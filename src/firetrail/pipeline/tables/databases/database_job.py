@@ -203,9 +203,17 @@ class DatabaseJob:
             inline: Whether the driver does the work, in memory.
             work: The folder for files of a dry run. Default: None, that of the database.
         """
-        rules, token, dry = routing_rules(manifest.options), self.own.token, work is not None
+        rules = routing_rules(manifest.options)
         tasks = [
-            RouteTask(part, number, rules, work or self.home.lake, inline, token, dry)
+            RouteTask(
+                part=part,
+                number=number,
+                rules=rules,
+                lake=work or self.home.lake,
+                in_memory=inline,
+                token=self.own.token,
+                dry=work is not None,
+            )
             for number, part in enumerate(parts)
         ]
         found: list[RouteResult] = self._runner.run(route_messages, tasks, inline)

@@ -60,16 +60,16 @@ def database_status(to: str | Path) -> DatabaseStatus:
         for member in manifest.tables
     )
     return DatabaseStatus(
-        home.lake.place,
-        manifest.topic,
-        dict(manifest.options),
-        tables,
-        manifest.messages,
-        sum(each.rows for each in tables),
-        own.rejected + sum(each.rejected for each in tables),
-        own.rejected,
-        own.skipped + sum(each.skipped for each in tables),
-        sum(each.files for each in tables),
-        sum(each.size for each in tables),
-        own.brokers,
+        database=home.lake.place,
+        topic=manifest.topic,
+        options=dict(manifest.options),
+        tables=tables,
+        messages=manifest.messages,
+        rows=sum(each.rows for each in tables),
+        rejected=own.rejected + sum(each.rejected for each in tables),
+        unassigned=own.rejected,
+        skipped=own.skipped + sum(each.skipped for each in tables),
+        files=sum(each.files for each in tables),
+        size=sum(each.size for each in tables),
+        brokers=own.brokers,
     )

@@ -149,7 +149,7 @@ class MessageRouter:
 
     def _valued(self, value: Any) -> MessageRoute:
         if isinstance(value, list | dict):
-            return MessageRoute(None, f"column {self._column}: {quoted_value(value)} is no name")
+            return MessageRoute(None, f"column {self._column}: {quoted_value(value)} is not a name")
         if isinstance(value, bool):
             value = str(value).lower()
         text = None if value is None else str(value)
