@@ -302,6 +302,19 @@ def test_sources_of_several_brokers(root: Path, to: Path, tmp_path: Path) -> Non
     assert verify_database(sources, to).ok
 
 
+def test_all_versions_of_all_tables(root: Path, to: Path) -> None:
+    send(root, canal("a.b", order(1)), canal("a.c", order(1)), queues=1)
+    database(root, to, by="envelope", decoder="canal", upsert="pk", history=True)
+    send(root, canal("a.b", order(1, "2.00"), kind="UPDATE"), queues=1)
+    assert database(root, to).rows == 1
+    found = rows(to / "a/b", "total, _is_current")
+    assert [(str(row["total"]), row["_is_current"]) for row in found] == [
+        ("1.50", False),
+        ("2.00", True),
+    ]
+    assert verify_database(root, to).ok
+
+
 def test_maintenance_of_all_tables(root: Path, to: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(publication, "MAINTAINED_EVERY", 3)
     for number in range(3):

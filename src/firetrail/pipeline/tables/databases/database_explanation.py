@@ -93,13 +93,14 @@ def explain_database(
     """
     names = ("by", "include", "exclude", "table_prefix")
     own = {name: options.pop(name) for name in names if name in options}
-    of_tables = TableOptions(**options)
-    job = DatabaseJob(spark, source_list(source), to, DatabaseOptions(**own, table=of_tables))
+    given = DatabaseOptions(**own, table=TableOptions(**options))
+    job = DatabaseJob(spark, source_list(source), to, given)
     job.home.check_folder(database=True)
     check_completed(job.home)
     found = job.home.manifest()
-    run = _DryRun(spark, job, of_tables, job.first_manifest(found, topic))
-    run.run()
+    run = _DryRun(spark, job, given.of_tables, job.first_manifest(found, topic))
+    with job.own.sources:
+        run.run()
     return run.explanation(found is None)
 
 

@@ -147,7 +147,7 @@ class DatabaseJob:
     def run(self, topic: str) -> DatabaseResult:
         """Add what is new of a topic in all sources."""
         self.home.check_folder(database=True)
-        with self.locked():
+        with self.locked(), self.own.sources:
             manifest = self.first_manifest(settle_database(self.home), topic)
             total: DatabaseResult | None = None
             for sources in self.own.stages(manifest):
@@ -343,7 +343,7 @@ class DatabaseJob:
         database = new_table.database
         assert database is not None
         folder = str(database[MEMBER])
-        job = TableJob(self._spark, [], f"{self.home.lake.place}/{folder}", self._options.table)
+        job = TableJob(self._spark, [], f"{self.home.lake.place}/{folder}", self._options.of_tables)
         with job.publication.lake.locked(LOCK, job.token):
             before = settled_member(job.publication, is_new) or new_table
             parts = self.parts_of(before, name, stage)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from firetrail.errors import ConfigError
@@ -30,6 +30,11 @@ class DatabaseOptions:
     table_prefix: str | None = None
     table: TableOptions = field(default_factory=TableOptions)
     """Those of all tables."""
+
+    @property
+    def of_tables(self) -> TableOptions:
+        """The options with which the tables themselves, which have no sources, are written."""
+        return replace(self.table, source_options=None)
 
     def fixed(self, known: Mapping[str, Any] | None) -> dict[str, Any]:
         """Return the options that a database keeps.
