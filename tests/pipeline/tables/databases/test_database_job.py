@@ -302,6 +302,20 @@ def test_sources_of_several_brokers(root: Path, to: Path, tmp_path: Path) -> Non
     assert verify_database(sources, to).ok
 
 
+@pytest.mark.parametrize("format_", ["iceberg", "parquet"])
+def test_tables_in_other_formats(root: Path, to: Path, format_: str) -> None:
+    bad = Message("cdc", b"{", tags="a", queue_id=0)
+    send(root, *tagged("a", {"id": 1}), *tagged("b.c", {"id": 2}), bad, b"{}")
+    assert database(root, to, by="tag", format=format_).rejected == 2
+    send(root, *tagged("a", {"id": 3}))
+    done = database(root, to)
+    assert (done.rows, done.total_rows, done.total_tables) == (1, 3, 2)
+    found = verify_database(root, to)
+    assert (found.ok, found.rows, found.rejected) == (True, 3, 2)
+    with pytest.raises(ConfigError, match=r"catalog.*is for a table alone"):
+        database(root, to, catalog="a.b.c")
+
+
 def test_all_versions_of_all_tables(root: Path, to: Path) -> None:
     send(root, canal("a.b", order(1)), canal("a.c", order(1)), queues=1)
     database(root, to, by="envelope", decoder="canal", upsert="pk", history=True)

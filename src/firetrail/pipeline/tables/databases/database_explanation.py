@@ -18,8 +18,9 @@ from firetrail.pipeline.tables.databases.database_options import DatabaseOptions
 from firetrail.pipeline.tables.databases.database_verification import check_completed
 from firetrail.pipeline.tables.databases.routed_stage import RoutedStage
 from firetrail.pipeline.tables.databases.table_folders import TableFolders
-from firetrail.pipeline.tables.files.delta_writer import names_table
-from firetrail.pipeline.tables.files.table_manifest import DATABASE, StoredFile, TableManifest
+from firetrail.pipeline.tables.files.library_errors import names_table
+from firetrail.pipeline.tables.files.stored_file import StoredFile
+from firetrail.pipeline.tables.files.table_manifest import DATABASE, TableManifest
 from firetrail.pipeline.tables.messages.table_sources import SourcePlan, source_list
 from firetrail.pipeline.tables.row_task import TaskResult
 from firetrail.pipeline.tables.runs.explanation import (
@@ -95,7 +96,7 @@ def explain_database(
     own = {name: options.pop(name) for name in names if name in options}
     given = DatabaseOptions(**own, table=TableOptions(**options))
     job = DatabaseJob(spark, source_list(source), to, given)
-    job.home.check_folder(database=True)
+    job.home.check_folder(given.table, database=True)
     check_completed(job.home)
     found = job.home.manifest()
     run = _DryRun(spark, job, given.of_tables, job.first_manifest(found, topic))

@@ -47,7 +47,7 @@ from firetrail.pipeline.tables.databases.route_task import (
 )
 from firetrail.pipeline.tables.databases.routed_stage import RoutedStage
 from firetrail.pipeline.tables.databases.table_folders import TableFolders
-from firetrail.pipeline.tables.files.delta_writer import names_table
+from firetrail.pipeline.tables.files.library_errors import names_table
 from firetrail.pipeline.tables.files.table_manifest import (
     DATABASE,
     LOCK,
@@ -146,7 +146,7 @@ class DatabaseJob:
 
     def run(self, topic: str) -> DatabaseResult:
         """Add what is new of a topic in all sources."""
-        self.home.check_folder(database=True)
+        self.home.check_folder(self._options.table, database=True)
         with self.locked(), self.own.sources:
             manifest = self.first_manifest(settle_database(self.home), topic)
             total: DatabaseResult | None = None

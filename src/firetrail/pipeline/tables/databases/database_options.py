@@ -48,6 +48,9 @@ class DatabaseOptions:
         if self.table.schema is not None:
             reason = "is for a table alone; a database infers the columns of each of its tables"
             raise ConfigError("schema", self.table.schema, reason)
+        if self.table.catalog is not None:
+            reason = "is for a table alone; tables of a database are found by their folders"
+            raise ConfigError("catalog", self.table.catalog, reason)
         asked = {
             "by": self.by,
             "include": _names("include", self.include),

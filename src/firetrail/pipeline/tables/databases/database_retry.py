@@ -17,7 +17,7 @@ from firetrail.pipeline.tables.databases.database_commit import (
 )
 from firetrail.pipeline.tables.databases.database_job import DatabaseJob
 from firetrail.pipeline.tables.databases.database_options import DatabaseOptions
-from firetrail.pipeline.tables.files.delta_writer import names_table
+from firetrail.pipeline.tables.files.library_errors import names_table
 from firetrail.pipeline.tables.files.table_manifest import LOCK, REJECTED, TableManifest
 from firetrail.pipeline.tables.messages.reject_reasons import COMPRESSED
 from firetrail.pipeline.tables.runs.retry_job import RejectedMessages, TableRetry, retry_locked

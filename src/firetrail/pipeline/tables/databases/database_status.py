@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from firetrail.errors import LakeError
 from firetrail.pipeline.tables.databases.database_commit import member_publication
-from firetrail.pipeline.tables.files.delta_writer import names_table
+from firetrail.pipeline.tables.files.library_errors import names_table
 from firetrail.pipeline.tables.runs.publication import Publication
 from firetrail.pipeline.tables.runs.table_status import BrokerMessages, TableStatus, table_status
 

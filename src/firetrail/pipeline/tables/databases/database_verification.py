@@ -22,7 +22,7 @@ from firetrail.pipeline.tables.databases.database_commit import COMMITS, member_
 from firetrail.pipeline.tables.databases.database_members import read_member
 from firetrail.pipeline.tables.databases.database_options import routing_rules
 from firetrail.pipeline.tables.databases.message_routes import MessageRouter
-from firetrail.pipeline.tables.files.delta_writer import names_table
+from firetrail.pipeline.tables.files.library_errors import names_table
 from firetrail.pipeline.tables.files.table_manifest import DATABASE, TableManifest
 from firetrail.pipeline.tables.messages.open_sources import OpenSources
 from firetrail.pipeline.tables.messages.table_sources import source_list
