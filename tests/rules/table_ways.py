@@ -141,6 +141,16 @@ CASES = {
         {"decoder": "canal", "schema": EVENT_COLUMNS, "upsert": "id"},
         *("v decimal(9,2)", 5, 4),
     ),
+    "json with a history": Case(
+        JSON_BODIES,
+        {"schema": JSON_COLUMNS, "upsert": "id", "history": True},
+        *("v decimal(9,2)", 7, 6),
+    ),
+    "events with a history": Case(
+        EVENTS,
+        {"decoder": "canal", "schema": EVENT_COLUMNS, "upsert": "id", "history": True},
+        *("v decimal(9,2)", 5, 4),
+    ),
     "csv": Case(
         [Body(b"1,2\n3,4"), Body(b"5,x"), Body(b"6"), Body(b"7,1000\n8,9"), Body(b"9,")],
         {"decoder": "csv", "decoder_options": {"columns": "id bigint, v decimal(3,0)"}},
