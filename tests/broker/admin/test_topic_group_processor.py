@@ -7,6 +7,7 @@ import pytest
 from tests.broker.brokers import Fields, Talk, talking
 
 from firetrail import Message
+from firetrail.format.names import pop_retry_topic
 from firetrail.remoting.messages.admin.admin_bodies import (
     ConsumerConnection,
     ConsumeStats,
@@ -104,6 +105,25 @@ async def test_groups_are_created_and_deleted(tmp_path: Path) -> None:
         assert missing.code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
         left = ConsumerOffsets.decode((await talk.ask(RequestCode.GET_ALL_CONSUMER_OFFSET)).content)
         assert left.offset_table == {}
+
+
+@pytest.mark.parametrize("other", ["", "its name is a group's", "another pair has its name"])
+async def test_a_retry_topic_of_others_outlives_a_topic(tmp_path: Path, other: str) -> None:
+    """The name of the topic that redelivers pops does not say where the group's name ends."""
+    retry = pop_retry_topic("T1", "C_G")
+    async with talking(tmp_path) as talk:
+        for topic in ("T1", "G_T1", retry):
+            created = await talk.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, TOPIC | {"topic": topic})
+            assert created.code == 0, created.remark
+        await sent(talk, 1)
+        await commit(talk, 1, "C_G")
+        if other == "its name is a group's":
+            body = SubscriptionGroupConfig("C_G_T1").encode()
+            await talk.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=body)
+        elif other:
+            assert (await talk.commit(0, "C", "G_T1")).code == 0
+        assert (await talk.ask(RequestCode.DELETE_TOPIC_IN_BROKER, topic="T1")).code == 0
+        assert (retry in talk.broker.topics.names()) == bool(other)
 
 
 async def test_stats_of_topics_and_groups_are_returned(talk: Talk) -> None:

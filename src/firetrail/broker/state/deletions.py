@@ -10,7 +10,7 @@ from typing import Protocol
 from firetrail.broker.state.group_table import GroupTable
 from firetrail.broker.state.offset_table import OffsetTable
 from firetrail.broker.state.topic_table import TopicTable
-from firetrail.format.names import pop_retry_topic, pop_retry_topic_v2
+from firetrail.format.names import RETRY_PREFIX, pop_retry_topic, pop_retry_topic_v2
 
 
 class KeyedTable(Protocol):
@@ -106,8 +106,24 @@ class Deletions:
         """Return the existing topics that redeliver popped messages, by topic and group."""
         found = []
         for topic, group in pairs:
-            found += [pop_retry_topic(topic, group), pop_retry_topic_v2(topic, group)]
+            if not self._is_shared(topic, group):
+                found.append(pop_retry_topic(topic, group))
+            found.append(pop_retry_topic_v2(topic, group))
         return [name for name in found if self._topics.get(name) is not None]
+
+    def _is_shared(self, topic: str, group: str) -> bool:
+        """Return whether the topic of redelivered pops is also that of another group or topic.
+
+        Its name joins the two by a character that both may contain.
+        """
+        name = pop_retry_topic(topic, group).removeprefix(RETRY_PREFIX)
+        if self._groups.get(name) is not None:
+            return True
+        parts = name.split("_")
+        splits = (("_".join(parts[:n]), "_".join(parts[n:])) for n in range(1, len(parts)))
+        return any(
+            each != (group, topic) and each[1] in self._offsets.of_group(each[0]) for each in splits
+        )
 
 
 def _forget(
