@@ -96,13 +96,28 @@ def test_files_of_a_killed_merge_are_removed_after_some_hours(root: Path, to: Pa
     put(root, {"id": 0})
     table(root, to)
     (own,) = files_of(to / "data")
-    shutil.copy(to / "data" / own, to / "data" / "stray.parquet")
+    stray = f"0{own[1:-8]}x.parquet"
+    shutil.copy(to / "data" / own, to / "data" / stray)
     maintain(to, 1)
-    assert files_of(to / "data") == [own, "stray.parquet"]
+    assert files_of(to / "data") == sorted([own, stray])
     made_older(to, 2)
     maintain(to, 1)
     assert files_of(to / "data") == [own]
     assert ids(to) == [0]
+
+
+@pytest.mark.parametrize("table_format", ["iceberg"], indirect=True)
+def test_files_that_others_may_yet_commit_are_kept_for_days(root: Path, to: Path) -> None:
+    put(root, {"id": 0})
+    table(root, to)
+    (own,) = files_of(to / "data")
+    shutil.copy(to / "data" / own, to / "data" / "00000-0-merge.parquet")
+    made_older(to, 71)
+    maintain(to, 0)
+    assert files_of(to / "data") == ["00000-0-merge.parquet", own]
+    made_older(to, 2)
+    maintain(to, 0)
+    assert files_of(to / "data") == [own]
 
 
 @pytest.mark.parametrize("table_format", ["iceberg"], indirect=True)

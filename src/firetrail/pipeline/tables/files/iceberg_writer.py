@@ -7,6 +7,7 @@ way (the operation ``replace``) may be anyone's.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from functools import wraps
@@ -60,6 +61,10 @@ _ATTEMPTS = 5
 """Attempts at a commit while somebody else merges the files that it replaces."""
 SNAPSHOTS_MAX = 500
 """Snapshots that maintenance leaves. Each commit writes the list of them again."""
+FOREIGN_KEPT_HOURS = 72
+"""The time for which data files of others are kept that no snapshot has. A program that merges
+files writes them, perhaps for hours, before its commit."""
+_OWN_DATA = re.compile(rf"{DATA}/\d{{10}}-")
 _HOUR_MS = 3_600_000
 _PROPERTIES = {
     "commit.retry.num-retries": "0",  # another attempt must look for the files again
@@ -364,11 +369,15 @@ class IcebergWriter:
                 used.add(path)
                 entries = manifest.fetch_manifest_entry(table.io, discard_deleted=True)
                 used |= {path_of(entry.data_file.file_path) for entry in entries}
-        hour_ago_ms = max(before_ms, SYSTEM.clock.now_ms() - _HOUR_MS)
-        for folder, until_ms in ((DATA, before_ms), (METADATA, hour_ago_ms)):
-            for name in self._lake.names(until_ms):
-                if name.startswith(f"{folder}/") and self._lake.path(name) not in used:
-                    self._lake.remove(name)
+        now_ms = SYSTEM.clock.now_ms()
+        hour_ago_ms = max(before_ms, now_ms - _HOUR_MS)
+        foreign_ms = min(before_ms, now_ms - FOREIGN_KEPT_HOURS * _HOUR_MS)
+        old = {name for name in self._lake.names(before_ms) if _OWN_DATA.match(name)}
+        old |= {name for name in self._lake.names(foreign_ms) if name.startswith(f"{DATA}/")}
+        old |= {name for name in self._lake.names(hour_ago_ms) if name.startswith(f"{METADATA}/")}
+        for name in sorted(old):
+            if self._lake.path(name) not in used:
+                self._lake.remove(name)
 
     # -- files --------------------------------------------------------------------------------
 
