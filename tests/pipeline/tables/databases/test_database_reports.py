@@ -259,6 +259,28 @@ def test_a_retry_that_is_killed_before_any_change(
     raise AssertionError("more changes than lakes")
 
 
+def test_a_killed_retry_of_a_table_is_completed_by_a_run_for_others(
+    root: Path, to: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    send(root, *tagged("a", {"id": 1, "n": "5"}), *tagged("b", {"id": 9}), queues=1)
+    database(root, to, by="tag")
+    send(root, *tagged("a", {"id": 2, "n": [1]}, {"id": "x"}), queues=1)
+    database(root, to)
+    killed = False
+    for change in range(40):
+        with killed_before(change, monkeypatch):
+            retry_database(no_spark, to / "a", schema="id decimal(20,0)")
+        if killed := (to / "a/_firetrail/pending.json").exists():
+            break
+    assert killed
+    with pytest.raises(LakeError, match="a run was killed before all of it was published"):
+        verify_database(root, to)
+    send(root, *tagged("b", {"id": 10}), queues=1)
+    database(root, to)
+    assert not (to / "a/_firetrail/pending.json").exists()
+    assert verify_database(root, to).ok
+
+
 def test_jobs_that_write_at_the_same_time(root: Path, to: Path) -> None:
     send(root, *tagged("a", {"id": 1}))
     database(root, to, by="tag")

@@ -86,6 +86,8 @@ def publish_all(home: Publication, commit: DatabaseCommit) -> dict[str, Publicat
 def settle_database(home: Publication) -> TableManifest | None:
     """Complete a run that was killed, remove its leftovers, and return the manifest.
 
+    A killed retry of one of the tables is completed, too.
+
     Raises:
         LakeError: Somebody else changed one of the tables that the run has written.
     """
@@ -95,7 +97,12 @@ def settle_database(home: Publication) -> TableManifest | None:
         members = {folder: member_publication(home, folder) for folder in commit.tables}
         _complete(home, commit, members)
     remove_spool(home)
-    return home.settle()
+    manifest = home.settle()
+    for table in manifest.tables if manifest is not None else ():
+        member = member_publication(home, table.folder)
+        if member.has_pending:
+            member.settle()
+    return manifest
 
 
 def remove_spool(home: Publication) -> None:

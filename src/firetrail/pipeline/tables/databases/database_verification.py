@@ -98,8 +98,9 @@ def _verified(
     own = TableCheck(home, manifest, opened)
     checks: dict[TableName | None, TableCheck] = {}
     for member in manifest.tables:
-        of_member = replace(read_member(home, member), brokers=manifest.brokers)
-        check = TableCheck(member_publication(home, member.folder), of_member, opened)
+        publication, known = member_publication(home, member.folder), read_member(home, member)
+        publication.check_settled(known)
+        check = TableCheck(publication, replace(known, brokers=manifest.brokers), opened)
         checks[member.name] = check
         check.seen = own.seen  # so that rows in the wrong table are found
     counts: Counter[TableName | None] = Counter()

@@ -172,6 +172,11 @@ class Publication:
                 "once more first"
             )
 
+    @property
+    def has_pending(self) -> bool:
+        """Whether a run was killed after it had begun to publish."""
+        return self.lake.read(PENDING) is not None
+
     def _pending(self, manifest: TableManifest) -> PendingCommit | None:
         """Return the publication that a killed run has begun; None if there is none."""
         content = self.lake.read(PENDING)
