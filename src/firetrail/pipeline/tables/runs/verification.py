@@ -412,9 +412,7 @@ class TableCheck:
         queues = self._manifest.progress(source.broker).queues
         columns = ["topic", "queue_id", "queue_offset", "physical_offset", "store_time", "keys"]
         columns += ["body", "sys_flag", "tags"]
-        for batch in lake_dataset(source.place).to_batches(
-            columns=[*columns, "body", "sys_flag", "tags"]
-        ):
+        for batch in lake_dataset(source.place).to_batches(columns=columns):
             for row in batch.to_pylist():
                 queue_id, offset = row["queue_id"], row["queue_offset"]
                 part = queues.get(queue_id)
