@@ -37,6 +37,7 @@ from firetrail.pipeline.tables.databases.database_status import database_status
 from firetrail.pipeline.tables.databases.database_verification import verify_database
 from firetrail.pipeline.tables.files.table_manifest import LOCK
 from firetrail.pipeline.tables.runs.publication import Publication
+from firetrail.pipeline.tables.runs.table_reader import table_files
 from firetrail.pipeline.tables.runs.table_status import table_status
 from firetrail.pipeline.tables.runs.verification import verify_table
 
@@ -257,6 +258,14 @@ def test_a_retry_that_is_killed_before_any_change(
         assert len(rejects(to)) == 1
         assert verify_database(root, to).ok
     raise AssertionError("more changes than lakes")
+
+
+def test_files_are_those_of_one_table(root: Path, to: Path) -> None:
+    send(root, *tagged("a", {"id": 1}))
+    database(root, to, by="tag")
+    assert len(table_files(to / "a")) == 1
+    with pytest.raises(LakeError, match="is a database of tables; name the folder of one"):
+        table_files(to)
 
 
 def test_a_killed_retry_of_a_table_is_completed_by_a_run_for_others(

@@ -10,10 +10,11 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.dataset as ds
 
+from firetrail.errors import LakeError
 from firetrail.pipeline.lakes.lake_folder import LakeFolder
 from firetrail.pipeline.tables.files.format_rules import TableFormat
 from firetrail.pipeline.tables.files.library_errors import names_table
-from firetrail.pipeline.tables.files.table_manifest import TableManifest
+from firetrail.pipeline.tables.files.table_manifest import MEMBER, TableManifest
 from firetrail.pipeline.tables.files.table_place import suffix_of
 from firetrail.pipeline.tables.runs.publication import Publication
 
@@ -33,7 +34,7 @@ def table_files(to: str | Path) -> list[str]:
         were replaced.
 
     Raises:
-        LakeError: The folder has no table, or somebody else changed it.
+        LakeError: The folder has no table or a whole database, or somebody else changed it.
     """
     publication, manifest = _opened(to)
     return [publication.lake.path(file.path) for file in publication.files(manifest)]
@@ -59,7 +60,12 @@ def table_dataset(to: str | Path) -> ds.Dataset:
 
 def _opened(to: str | Path) -> tuple[Publication, TableManifest]:
     publication = Publication(str(to))
-    return publication, publication.require_manifest()
+    manifest = publication.require_manifest()
+    if manifest.database is not None and MEMBER not in manifest.database:
+        raise LakeError(
+            f"{publication.lake.place}: is a database of tables; name the folder of one of them"
+        )
+    return publication, manifest
 
 
 def _dataset(lake: LakeFolder, names: Sequence[str], schema: pa.Schema) -> ds.Dataset:
