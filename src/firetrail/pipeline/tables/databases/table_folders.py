@@ -3,8 +3,8 @@
 A table is in ``DATABASE/TABLE``, or in ``NAME`` if a tag or a column names it. Letters, digits,
 ``_`` and ``-`` of a name stay. All other characters are written as ``~`` and two hexadecimal digits
 for each byte in UTF-8, because file systems, Delta or catalogs refuse them somewhere. So is a ``_``
-at the beginning, which hides a folder, and that of an end ``__rejected``, by which tables of
-rejected messages are known. An empty name is ``~``, and a long one ends in a hash.
+at the beginning, which hides a folder, and that of an end ``__rejected`` in any case, by which
+tables of rejected messages are known. An empty name is ``~``, and a long one ends in a hash.
 
 Two folders never differ by case alone. The later one gets a number, such as ``orders~2``; tables
 that are found at the same time come in the order of their names. The manifest keeps the folders, so
@@ -18,7 +18,7 @@ from hashlib import sha256
 
 from firetrail.pipeline.decoding.body_decoder import TableName
 from firetrail.pipeline.tables.files.table_manifest import MemberTable
-from firetrail.pipeline.tables.files.table_place import REJECTED_SUFFIX
+from firetrail.pipeline.tables.files.table_place import REJECTED_SUFFIX, is_of_rejected
 
 ESCAPE = "~"
 _BYTES_MAX = 180
@@ -28,8 +28,9 @@ _BYTES_MAX = 180
 def folder_name(name: str) -> str:
     """Return the folder for a name, without regard to other names."""
     suffix = ""
-    if name.endswith(REJECTED_SUFFIX):
-        name, suffix = name.removesuffix(REJECTED_SUFFIX), f"{_escaped('_')}_rejected"
+    if is_of_rejected(name):
+        begin = len(name) - len(REJECTED_SUFFIX)
+        name, suffix = name[:begin], _escaped("_") + name[begin + 1 :]
     letters = [letter if _stays(letter) else _escaped(letter) for letter in name]
     if letters and letters[0] == "_":
         letters[0] = _escaped("_")

@@ -16,10 +16,15 @@ def suffix_of(table: str) -> str:
     return REJECTED_SUFFIX if table == REJECTED else ""
 
 
+def is_of_rejected(name: str) -> bool:
+    """Return whether a name is that of a table of rejected messages, in any case of letters."""
+    return name.casefold().endswith(REJECTED_SUFFIX)
+
+
 def check_new_place(place: str) -> None:
     """Raise ConfigError if a folder is within a store, a table or an archive, or is for rejects."""
     path = Path(place).resolve()
-    if path.name.endswith(REJECTED_SUFFIX):
+    if is_of_rejected(path.name):
         reason = f"names that end in {REJECTED_SUFFIX} are those of tables of rejected messages"
         raise ConfigError("to", place, f"{reason}; choose another name")
     for parent in path.parents:
