@@ -152,6 +152,12 @@ class BrokerGroup:
         talk = Talk(self.members[number], self.client)
         return await talk.send("T1", body, code=310)
 
+    async def knows_confirmed(self, number: int, master: int = 1) -> int:
+        """Wait until a member knows that all of the master's log is confirmed; return the end."""
+        end = self.members[master].store.log_range[1]
+        await until(lambda: self.members[number].broker_store.log.confirmed_end == end)
+        return end
+
     async def has(self, number: int, *bodies: bytes) -> None:
         """Wait until a member has these messages, after the first one, and no others."""
 

@@ -35,12 +35,7 @@ async def test_the_others_keep_what_it_lacks_and_name_the_remedy(
     async with broker_group(tmp_path) as group:
         shutil.copytree(tmp_path / "2", tmp_path / "old")
         assert (await group.send(1, b"later")).code == OK
-        await until(
-            lambda: (
-                group.members[3].broker_store.log.confirmed_end
-                == group.members[1].store.log_range[1]
-            )
-        )
+        await group.knows_confirmed(3)
         for number in (1, 2, 3):
             group.cut_off(number)
         for number in (3, 2, 1):
@@ -73,8 +68,7 @@ async def test_a_member_keeps_what_was_confirmed_whatever_its_own_role_is(tmp_pa
     async with broker_group(tmp_path) as group:
         shutil.copytree(tmp_path / "2", tmp_path / "old")
         assert (await group.send(1, b"later")).code == OK
-        end = group.members[1].store.log_range[1]
-        await until(lambda: group.members[3].broker_store.log.confirmed_end == end)
+        await group.knows_confirmed(3)
         for number in (1, 2, 3):
             group.cut_off(number)
         for number in (3, 2, 1):
@@ -149,8 +143,7 @@ async def test_killed_members_keep_what_was_confirmed_after_their_watermark(
     async with broker_group(tmp_path, store=seldom) as group:
         crash_image(tmp_path / "2", tmp_path / "old")
         assert (await group.send(1, b"later")).code == OK
-        end = group.members[1].store.log_range[1]
-        await until(lambda: group.members[3].broker_store.log.confirmed_end == end)
+        end = await group.knows_confirmed(3)
         watermark = read_watermark(SYSTEM, tmp_path / "3")
         assert watermark is not None
         assert watermark.dispatched_offset < end
@@ -177,8 +170,7 @@ async def test_a_member_that_lacks_confirmed_messages_lets_a_complete_one_be_ele
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with broker_group(tmp_path) as group:
-        end = group.members[1].store.log_range[1]
-        await until(lambda: group.members[2].broker_store.log.confirmed_end == end)
+        end = await group.knows_confirmed(2)
         for number in (1, 2, 3):
             group.cut_off(number)
         for number in (3, 2, 1):
